@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands behind a host's handles (runtime/base/handles.h): objects that are kept by counted
- * references, so that the order in which a host destroys them cannot break what is left. A handle
- * has one reference, from its making until it was destroyed and no call is inside; table.c takes
- * handles, everything behind it objects.
- */
+/* Objects behind a host's handles (runtime/base/handles.h). Objects are reference-counted, so the
+ * order in which a host destroys them cannot break the rest. A handle holds one reference, from its
+ * making until it is destroyed and no call is inside. table.c takes handles, all other files take
+ * objects. */
 #ifndef OPI_API_H
 #define OPI_API_H
 
@@ -32,13 +31,13 @@ typedef struct opi_team_object opi_team_object;
 struct opi_context_object {
   atomic_uint refs;
   uint64_t handle;
-  opipe_allocator allocator, host_allocator; /* ours, by way of which the host's is called */
+  opipe_allocator allocator, host_allocator; /* ours, which calls the host's */
   opi_logger logger;
   void *host_log_ctx;
   void (*host_log)(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
   opi_registry *registry;
   opi_budget *budget;
-  opi_evaluator *evaluator; /* made when first needed, under lock */
+  opi_evaluator *evaluator; /* made on first use, under lock */
   opi_plugins plugins;
   pthread_mutex_t lock;
   uint32_t cores;
@@ -53,7 +52,7 @@ struct opi_model_object {
   opi_bound *bound; /* NULL: unbound */
   opi_arena arena;  /* options below */
   opi_bind_options options;      /* as bound: all dims, pins, barriers, flags */
-  void (*on_release)(void *ctx); /* loaded from memory: the host's bytes are not needed any more */
+  void (*on_release)(void *ctx); /* loaded from memory: the host's bytes are no longer needed */
   void *release_ctx;
 };
 
@@ -76,9 +75,9 @@ struct opi_session_object {
   opi_plan_object *plan; /* a reference */
   opi_session *session;
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
-  bool *local;               /* [n_ranks] is it here? */
+  bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t n_ranks;
-  atomic_bool warned_of_rate; /* of steps by a learning rate of 0 */
+  atomic_bool warned_of_rate; /* about steps by a learning rate of 0 */
   opi_meeting meeting;
 };
 
@@ -88,11 +87,13 @@ struct opi_order_object {
   opi_order *order;
 };
 
-/* What a profile was made from. By rates it can be made again for other devices. */
+/* The source of a profile. A profile by rates can be made again for other devices. */
 typedef struct opi_profile_source {
-  const char *arch;        /* in the profile's arena, as all below; none of both: it was read */
+  const char *arch;        /* in the profile's arena, as all below; arch and model both NULL: the
+                              profile was read */
   opi_model_object *model; /* a reference */
-  opi_plan *trained;       /* of the model: holds train options; owned; NULL: forwards alone */
+  opi_plan *trained;       /* the model's plan, which holds train options; owned; NULL: forwards
+                              alone */
   const char *batch_dim;
   const uint32_t *samples; /* [n_samples] */
   uint32_t n_samples;
@@ -105,16 +106,17 @@ struct opi_profile_object {
   opi_arena arena;
   opi_layers *layers;
   opi_profile_source source;
-  bool forward; /* of a model that was not trained: no backward times */
+  bool forward; /* of an untrained model: no backward times */
 };
 
 struct opi_strategy_object {
   atomic_uint refs;
   opi_profile_object *profile;   /* a reference */
-  opi_strategy_object *found_by; /* a reference: whose answer has this one; NULL: itself, or none */
-  const opi_auto_answer *answer; /* of planner auto, else NULL; owned where found_by is NULL */
+  opi_strategy_object *found_by; /* a reference to the strategy whose answer holds this one; NULL:
+                                    itself, or none */
+  const opi_auto_answer *answer; /* planner auto's, else NULL; owned if found_by is NULL */
   uint32_t index;                /* in the answer */
-  const opi_strategy *strategy;  /* the answer's; without one, owned */
+  const opi_strategy *strategy;  /* the answer's; owned if there is no answer */
   double state_bytes;            /* of the question */
   uint64_t batch;                /* the same */
   bool forward;                  /* the same */
@@ -130,7 +132,7 @@ struct opi_team_object {
 void opi_ref(atomic_uint *refs);
 bool opi_unref(atomic_uint *refs); /* true: it was the last */
 
-/* Take what a handle's making or its end wants: void * for all kinds. Accept NULL. */
+/* Drop a reference when a handle's making or end gives it up: void * for all kinds. Accept NULL. */
 void opi_context_unref(void *context);
 void opi_model_unref(void *model);
 void opi_plan_unref(void *plan);
@@ -139,15 +141,15 @@ void opi_team_unref(void *team);
 void opi_order_unref(void *order);
 void opi_profile_unref(void *profile);
 void opi_strategy_unref(void *strategy);
-/* The end of a handle, by the functions that return nothing: waits for the calls that are inside a
- * session or request. A handle that is not what `call` wants is logged: by its context's log where
- * that is known, else to standard error. Nothing for NULL and in a forked child. */
+/* Ends a handle, for functions that return nothing: waits for calls inside a session or request. A
+ * handle of another kind than `call` wants is logged: to its context's log if known, else to
+ * standard error. Does nothing for NULL or in a forked child. */
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call);
-/* A callback without anything but its context, with the host's floating-point environment. */
+/* Calls a callback that has only its context, with the host's floating-point environment. */
 void opi_host_call(void (*call)(void *ctx), void *ctx);
 void opi_log_to_stderr(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg);
 
-/* The constant folder of the context: stands on backend "cpu". */
+/* The context's constant folder, which uses backend "cpu". */
 opipe_status opi_context_evaluator(opi_context_object *context, const opi_evaluator **out_evaluator,
                                    opipe_error *err);
 uint64_t opi_now_ns(void);
@@ -155,10 +157,10 @@ uint64_t opi_now_ns(void);
 opipe_status opi_train_options_read(const opipe_train_options *options, const char *call,
                                     opi_arena *arena, opi_train_spec *out_spec, opipe_error *err);
 
-/* What `call` answers inside an on_done, where it may not be called: it would wait for the very
- * thread that it holds up. */
+/* The error of `call` inside an on_done, where it is forbidden: it would wait for its own thread.
+ */
 opipe_status opi_refuse_inside(const char *call, opipe_error *err);
-/* Around a callback of the host in which no function of the table may be called; STATE inside. */
+/* Surround a callback of the host that may not call functions of the table: they return STATE. */
 void opi_callback_enter(void);
 void opi_callback_leave(void);
 opipe_status opi_callback_check(const char *call, opipe_error *err);
@@ -171,8 +173,8 @@ opipe_status opi_api_context_register_static(opi_context_object *context,
 opipe_status opi_api_context_plugins(opi_context_object *context, uint32_t format,
                                      opipe_write_fn write, void *ctx, opipe_error *err);
 
-/* A model, for the host; takes `file` over, also on failure. on_release: once nothing needs what is
- * lent to it any more; never when this fails. */
+/* Makes a model for the host; takes `file` over, even on failure. on_release: called once the lent
+ * bytes are no longer needed; never if this fails. */
 opipe_status opi_model_hand_out(opi_context_object *context, opi_model *file,
                                 void (*on_release)(void *ctx), void *release_ctx,
                                 opipe_model **out_model, opipe_error *err);
@@ -198,11 +200,11 @@ opipe_status opi_api_model_describe(opi_model_object *model, uint32_t format, op
 
 opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params *params,
                                opipe_plan **out_plan, opipe_error *err);
-/* The same with params that were checked; cut, recomputation and which rank has which of the
- * devices as a strategy says them, the rest of which is in the params already. */
+/* The same with checked params; the strategy decides cut, recomputation and the device of each
+ * rank, the params hold the rest. */
 opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
                               const opi_applied *as, opipe_plan **out_plan, opipe_error *err);
-/* What plan making asks for: a model that is bound as `bind` says. */
+/* The environment of plan making: a model that is bound as `bind` says. */
 opi_plan_env opi_api_plan_env(opi_model_object *model, const opi_bind_options *bind);
 opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
                                opipe_plan **out_plan, opipe_error *err);
@@ -230,7 +232,7 @@ opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, o
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err);
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
                                     opipe_error *err);
-/* Of a submit's answer: OPIPE_PENDING leaves no handle. */
+/* Finishes a submit: OPIPE_PENDING leaves no handle. */
 opipe_status opi_started(opipe_status status, opipe_request **out_request);
 opipe_status opi_api_session_submit_wait(opi_session_object *session, uint32_t what,
                                          const opipe_submit_params *params, uint64_t timeout_ns,
@@ -262,8 +264,8 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err);
-/* train.c: the learning rate of a submit, whatever the call: with its flag, in a struct that has
- * it, where it is used, 0 to OPIPE_LR_MOST. given: the host's own struct, of its size. */
+/* train.c: checks a submit's learning rate for any call: with its flag, in a struct that has it, in
+ * a call that uses it, 0 to OPIPE_LR_MOST. given: the host's own struct, of its size. */
 opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
                           opipe_error *err);
 opipe_status opi_api_session_evaluate(opi_session_object *session,
@@ -300,7 +302,7 @@ opipe_status opi_api_model_describe_training(opi_model_object *model,
 
 opipe_status opi_api_schedule_list(opi_context_object *context, uint32_t format,
                                    opipe_write_fn write, void *ctx, opipe_error *err);
-/* Costs as the host gives them, its arrays borrowed; NULL: 1, 1, 1, 0. */
+/* The host's costs, with its arrays borrowed; NULL: 1, 1, 1, 0. */
 opipe_status opi_costs_from_host(const opipe_order_costs *given, const char *call, opi_costs *out,
                                  opipe_error *err);
 opipe_status opi_api_order_make(opi_context_object *context, const opipe_order_params *params,

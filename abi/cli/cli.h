@@ -184,8 +184,8 @@ int cli_write_file(const char *path, const void *data, size_t n_bytes);
 int cli_try_file(const char *path); /* tests whether it could be written; leaves nothing */
 /* From now on no file of this model (NULL: of none) is overwritten. */
 void cli_guard(const opipe_api *api, opipe_model *model);
-/* Checks that a file at `path` would not replace a file of the guarded model. `what`:
- * OPIPE_TARGET_*. */
+/* Checks that a file at `path`, a target of kind `what` (OPIPE_TARGET_*), would not replace a file
+ * of the guarded model. */
 int cli_check_target(const char *path, uint32_t what);
 int cli_try_folder(const char *path); /* the same for files in a folder */
 /* True if writing to both would write one file, or one folder. */

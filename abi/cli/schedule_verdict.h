@@ -8,7 +8,7 @@
 /* Refuses a word that is not a subcommand of `schedule`, with the nearest one. schedule_options.c
  */
 int cli_check_verb(const char *verb);
-/* Refuses the first given option that the subcommand does not use. `what`: the operand, NULL: none.
+/* Refuses the first given option that the subcommand does not use with operand `what` (NULL: none).
  */
 int cli_check_verb_options(const cli_options *o, const char *verb, const char *what, bool is_file);
 

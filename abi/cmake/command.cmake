@@ -13,7 +13,7 @@ if(command_sources)
   target_link_libraries(onnx-pipe PRIVATE opi_flags onnxpipe PkgConfig::JANSSON Threads::Threads ${CMAKE_DL_LIBS} m)
   set_target_properties(onnx-pipe PROPERTIES
     BUILD_RPATH_USE_ORIGIN ON BUILD_WITH_INSTALL_RPATH OFF
-    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+    INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}:$ORIGIN/..") # the second: within the package of Python
 endif()
 
 # Completion and man pages: the command writes them from its own tables.

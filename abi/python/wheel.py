@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes wheels of an installed component "python" (abi/cmake/python.cmake).
 
-    wheel.py STAGE OUT_DIR
+    wheel.py [--here] STAGE OUT_DIR
 
 onnxpipe holds the package, libonnxpipe.so, the plugins, the command and the adapter for ONNX Runtime; they need nothing but glibc, and
 the tag says which. onnxruntime-ep-onnx-pipe is the name under which users of ONNX Runtime find the adapter: it requires onnxpipe and
-holds a path. Neither holds or requires onnxruntime. Equal trees give equal bytes.
+holds a path. Neither holds or requires onnxruntime. Equal trees give equal bytes. --here makes one of any build, which needs the
+libraries of this machine, and says so by its tag.
 """
 
 import base64
@@ -42,16 +43,18 @@ def stripped(path):
         return read(out.name)
 
 
-def package(stage):
-    """{name in the wheel: bytes} of the installed package."""
+def package(stage, here):
+    """{name in the wheel: bytes} of the installed package. A wheel has no links: here, the library is in it under each of its names."""
     files = {}
     for folder, _, names in os.walk(stage):
         for name in names:
             path = os.path.join(folder, name)
             inside = os.path.relpath(path, stage)
-            if name.endswith((".pyc", ".so.1")) or os.path.islink(path):
+            if name.endswith(".pyc") or (not here and (name.endswith(".so.1") or os.path.islink(path))):
                 raise SystemExit(f"wheel.py: {inside} does not belong into a wheel")
-            files[inside] = stripped(path) if is_binary(inside) else read(path)
+            if here and re.search(r"\.so\.\d+\.", name):
+                continue
+            files[inside] = stripped(path) if is_binary(inside) and not here else read(path)
     return files
 
 
@@ -105,7 +108,7 @@ def write(name, tag, metadata, files, out):
     stem = "%s-%s" % (name.replace("-", "_"), own)
     info = stem + ".dist-info/"
     licences = {info + "licenses/LICENSE": read(ROOT, "LICENSE")}
-    if tag.endswith("x86_64"):
+    if "manylinux" in tag:
         licences.update({f"{info}licenses/{package}": read("/usr/share/doc", package, "copyright") for package in BUNDLED})
     described = {
         info + "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {own}\nLicense: Apache-2.0\n{metadata}".encode(),
@@ -129,15 +132,17 @@ def write(name, tag, metadata, files, out):
 
 
 def main():
-    stage, out = sys.argv[1:3]
+    here = sys.argv[1] == "--here"
+    stage, out = sys.argv[1 + here : 3 + here]
     os.makedirs(out, exist_ok=True)
     for old in glob.glob(os.path.join(out, "*.whl")):
         os.remove(old)
-    files = package(stage)
+    files = package(stage, here)
     for needed in ("onnxpipe/libonnxpipe.so", "onnxpipe/cdef.h", "onnxpipe/libopipe-ort-ep.so", "onnxpipe/bin/onnx-pipe"):
         if needed not in files:
             raise SystemExit(f"wheel.py: {stage} has no {needed}")
-    write("onnxpipe", "py3-none-manylinux_%d_%d_x86_64" % checked(stage, files), project(), files, out)
+    tag = "linux_%s" % os.uname().machine if here else "manylinux_%d_%d_x86_64" % checked(stage, files)
+    write("onnxpipe", "py3-none-" + tag, project(), files, out)
     adapter = read(ROOT, "plugins", "host-onnxruntime", "python", "__init__.py")
     metadata = "Summary: onnx-pipe as an execution provider of ONNX Runtime\nRequires-Python: >=3.9\nRequires-Dist: onnxpipe==%s\n"
     write("onnxruntime-ep-onnx-pipe", "py3-none-any", metadata % version(), {"onnxruntime_ep_onnx_pipe/__init__.py": adapter}, out)

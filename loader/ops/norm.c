@@ -66,9 +66,9 @@ static opipe_status fit_to(opi_builder *b, const opi_node *node, uint32_t i, con
 }
 
 /* Ones over the normalised axes: the scale is applied afterwards. */
-static opipe_status ones(opi_builder *b, const opi_node *node, uint32_t axis, uint32_t *out,
+static opipe_status ones(opi_builder *b, uint32_t of, uint32_t axis, uint32_t *out,
                          opipe_error *err) {
-  const opi_value x = *opi_input(b, node, 0);
+  const opi_value x = *opi_b_value(b, of);
   uint32_t one;
   OPI_TRY(opi_k_const(one = opi_b_const_scalar(b, x.dtype, 1), err));
   return opi_k_expand(b, one, x.shape + axis, (uint32_t)x.rank - axis, out, err);
@@ -86,6 +86,18 @@ static opipe_status norm_head(opi_builder *b, const opi_node *node, opi_attrs *a
   return OPIPE_OK;
 }
 
+/* Before the standard had LayerNormalization, ONNX Runtime's own could have X of one type, and
+ * Scale, B and Y of another: all of `in` become double where one is, else float. */
+static opipe_status widen(opi_builder *b, uint32_t in[3], opipe_error *err) {
+  const uint32_t x = opi_b_value(b, in[0])->dtype, scale = opi_b_value(b, in[1])->dtype;
+  const uint32_t wide = x == OPIPE_DOUBLE || scale == OPIPE_DOUBLE ? OPIPE_DOUBLE : OPIPE_FLOAT;
+  for (uint32_t i = 0; i < 3 && x != scale; ++i) {
+    if (in[i] != OPIPE_NONE)
+      OPI_TRY(opi_k_cast(b, in[i], wide, &in[i], err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error *err) {
   opi_attrs attrs = {.n = 0};
   uint32_t axis, in[3], out[3], want = 0, after[2] = {OPIPE_NONE, OPIPE_NONE};
@@ -95,9 +107,12 @@ static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error
   in[0] = node->in[0];
   OPI_TRY(fit_to(b, node, 1, "Scale", axis, &in[1], &outer, err));
   OPI_TRY(fit_to(b, node, 2, "B", axis, &in[2], &outer, err));
+  const uint32_t type = opi_input(b, node, node->version < 17 ? 1 : 0)->dtype;
+  if (node->version < 17)
+    OPI_TRY(widen(b, in, err));
   if (outer) {
     memcpy(after, in + 1, sizeof(after));
-    OPI_TRY(ones(b, node, axis, &in[1], err));
+    OPI_TRY(ones(b, in[0], axis, &in[1], err));
     in[2] = OPIPE_NONE;
   }
   for (uint32_t i = 0; i < 3; ++i)
@@ -107,6 +122,7 @@ static opipe_status layer_lift(opi_builder *b, const opi_node *node, opipe_error
     OPI_TRY(opi_b_op2(b, "Mul", out[0], after[0], &out[0], err));
   if (after[1] != OPIPE_NONE)
     OPI_TRY(opi_b_op2(b, "Add", out[0], after[1], &out[0], err));
+  OPI_TRY(opi_k_cast(b, out[0], type, &out[0], err));
   for (uint32_t i = 0; i < 3; ++i) {
     if (want >> i & 1u)
       OPI_TRY(opi_b_result(b, node, i, out[i], err));
@@ -174,7 +190,7 @@ static opipe_status rms_lift(opi_builder *b, const opi_node *node, opipe_error *
   OPI_TRY(fit_to(b, node, 1, "scale", axis, &in[1], &outer, err));
   const uint32_t scale = in[1];
   if (outer)
-    OPI_TRY(ones(b, node, axis, &in[1], err));
+    OPI_TRY(ones(b, in[0], axis, &in[1], err));
   OPI_TRY(opi_k_one(b, "RMSNormalization", 23, in, 2, &attrs, &y, err));
   if (outer)
     OPI_TRY(opi_b_op2(b, "Mul", y, scale, &y, err));

@@ -141,6 +141,15 @@ static bool *live_nodes(opi_builder *b, const opi_graph *file) {
   return live;
 }
 
+/* Domains that ONNX Runtime's optimiser uses for layouts of the processor at hand. */
+static const char *advice_on(const char *domain) {
+  const bool of_one =
+      strcmp(domain, "com.microsoft.nchwc") == 0 || strcmp(domain, "com.ms.internal.nhwc") == 0;
+  return of_one ? ": ONNX Runtime wrote it for one kind of processor; its optimisation level "
+                  "'extended' keeps operators that run anywhere"
+                : "";
+}
+
 static opipe_status check_form(const opi_builder *b, const opi_node *node, const opi_op **out_op,
                                opipe_error *err) {
   const opi_op *op = opi_op_find(node->domain, node->op);
@@ -148,8 +157,8 @@ static opipe_status check_form(const opi_builder *b, const opi_node *node, const
   *out_op = op;
   if (op == NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "node '%s': operator %s of domain %s, version %" PRIu32 ", is not known",
-                    node->name, node->op, domain, node->version);
+                    "node '%s': operator %s of domain %s, version %" PRIu32 ", is not known%s",
+                    node->name, node->op, domain, node->version, advice_on(node->domain));
   }
   if (node->version < op->first || node->version > op->last) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,

@@ -102,6 +102,21 @@ static bool is_constant(const opi_map *inputs, const OpiOnnx__ValueInfoProto *in
   return opi_map_get(inputs, opi_wire_text(info->name), &constant) && constant != 0;
 }
 
+/* ONNX Runtime's optimiser writes an initializer once for each time that it folded it: as with
+ * Constant nodes, the last one of a name counts. */
+static opipe_status place_initializer(opi_scope *scope, const char *name, uint32_t *out_value,
+                                      opipe_error *err) {
+  if (!opi_map_get(scope->names, name, out_value) ||
+      (scope->graph->values[*out_value].flags & OPI_VALUE_INITIALIZER) == 0)
+    return opi_scope_define(scope, name, out_value, err);
+  if (opi_load_first(scope->load, OPI_WARNED_TWIN)) {
+    opi_log(scope->load->logger, OPIPE_LOG_WARN,
+            "initializer '%.200s' stands twice in graph '%.200s': the last one counts", name,
+            scope->graph->name);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tensor,
                                     const OpiOnnx__SparseTensorProto *sparse, opipe_error *err) {
   opi_scope *scope = ctx;
@@ -111,7 +126,7 @@ static opipe_status add_initializer(void *ctx, const OpiOnnx__TensorProto *tenso
     OPI_TRY(opi_wire_tensor(scope->load, tensor, &dense, err));
   else
     OPI_TRY(opi_wire_sparse(scope->load, sparse, &dense, err));
-  OPI_TRY(opi_scope_define(scope, dense.name, &v, err));
+  OPI_TRY(place_initializer(scope, dense.name, &v, err));
   opi_value *value = &scope->graph->values[v];
   value->dtype = dense.dtype;
   value->rank = (int32_t)dense.rank;

@@ -34,7 +34,8 @@ enum {
   OPI_WARNED_SHADOW = 4u,
   OPI_WARNED_TYPE = 8u,
   OPI_WARNED_STAGE = 16u,
-  OPI_WARNED_CONSTANT = 32u
+  OPI_WARNED_CONSTANT = 32u,
+  OPI_WARNED_TWIN = 64u
 };
 
 typedef struct opi_mapping opi_mapping;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before which records of their maker's rank messages have left their memory: those that make the
- * next tensor in it; or before which POST, where that is received.
- */
+/* When messages have left their memory: before which records of the maker's rank that write the
+ * next tensor there, or before which POST if that tensor is received. */
 #include <string.h>
 
 #include "partition/lists/listing.h"
@@ -19,7 +18,7 @@ static opipe_status note_left(opi_listing *l, uint32_t occurrence, uint32_t befo
   return OPIPE_OK;
 }
 
-/* Which records of a body run: those of its mini-batch, of the next one. */
+/* Records of a body that run: those of its mini-batch, of the next one, or both. */
 enum { PLAIN = 1, NEXT = 2, BOTH = PLAIN | NEXT };
 
 static uint32_t part_of(const opi_listing *l, uint32_t occurrence) {
@@ -27,8 +26,8 @@ static uint32_t part_of(const opi_listing *l, uint32_t occurrence) {
   return opi_action_is_next(&l->plan->actions[a]) ? NEXT : PLAIN;
 }
 
-/* What had the slot last, where parts `own` of the body run behind parts `before`; in mini-batches
- * from its own. OPIPE_NONE: nothing had. */
+/* The occurrence that had the slot last, if parts `own` of the body run after parts `before`;
+ * counted in mini-batches from its own. OPIPE_NONE: there is none. */
 static uint32_t had_slot(const opi_listing *l, uint32_t occurrence, uint32_t before, uint32_t own,
                          int32_t *out_lap) {
   const opi_occurrence *all = l->slots.occurrences;
@@ -38,7 +37,7 @@ static uint32_t had_slot(const opi_listing *l, uint32_t occurrence, uint32_t bef
   for (uint32_t x = occurrence;;) {
     const uint64_t at = all[x].t0 % n;
     x = all[x].previous;
-    bodies += all[x].t0 % n >= at; /* round the circle */
+    bodies += all[x].t0 % n >= at; /* around the circle */
     if (bodies > 1)
       return OPIPE_NONE;
     if ((part_of(l, x) & (bodies == 0 ? own : before)) == 0)
@@ -49,8 +48,8 @@ static uint32_t had_slot(const opi_listing *l, uint32_t occurrence, uint32_t bef
   }
 }
 
-/* Of a double-buffered run: bodies, the first behind a prologue, an epilogue behind bodies or
- * behind the prologue, whose parts an evaluation has too; the prologue. */
+/* Drains of a double-buffered run, whose first body follows a prologue and whose epilogue follows
+ * the bodies or the prologue (an evaluation has the parts of both); and of the prologue. */
 static opipe_status leave_body(opi_listing *l, uint32_t occurrence) {
   static const struct {
     uint32_t before, own;
@@ -66,7 +65,7 @@ static opipe_status leave_body(opi_listing *l, uint32_t occurrence) {
   return OPIPE_OK;
 }
 
-/* Of a stream of requests: the body in which the one before had the slot. */
+/* In a stream of requests: the body in which the previous occurrence had the slot. */
 static int32_t lap_before(const opi_listing *l, const opi_occurrence *next) {
   const int64_t length = l->plan->rank_first[next->rank + 1] - l->plan->rank_first[next->rank];
   int64_t gap = (int64_t)next->t0 - (int64_t)l->slots.occurrences[next->previous].t1;
@@ -76,8 +75,8 @@ static int32_t lap_before(const opi_listing *l, const opi_occurrence *next) {
   return lap;
 }
 
-/* A message must have left its memory before the next occurrence of the slot is made: round the
- * circle that may be of a later body. */
+/* A message must leave its memory before the slot's next occurrence is made, possibly in a later
+ * body around the circle. */
 static opipe_status find_left_circle(opi_listing *l) {
   const uint32_t n_mb = l->plan->n_microbatches;
   const size_t n = (size_t)l->cut->n_cells * n_mb;
@@ -92,8 +91,8 @@ static opipe_status find_left_circle(opi_listing *l) {
   return OPIPE_OK;
 }
 
-/* The same where a list begins and ends: before what is made, copied or loaded there, or before
- * the POST of what is received. */
+/* The same for a list with a beginning and an end: before the tensor that is made, copied or loaded
+ * there, or before the POST if it is received. */
 static opipe_status find_left_list(opi_listing *l) {
   const uint32_t n_mb = l->plan->n_microbatches;
   const size_t n = (size_t)l->cut->n_cells * n_mb;
@@ -119,8 +118,8 @@ static opipe_status add_drain(opi_listing *l, uint32_t message, int32_t lap, uin
   return OPIPE_OK;
 }
 
-/* Credits have no memory, what is made in place is the reader's at once, and what nothing comes
- * behind leaves at the tail. */
+/* No drain is needed for credits, which have no memory, or for tensors made in place, which are the
+ * reader's at once. Tensors without a successor leave at the tail. */
 static opipe_status list_drains(opi_listing *l) {
   const opi_piece_plan *plan = l->plan;
   uint32_t *keys = NULL, room = 0;

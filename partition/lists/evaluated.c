@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where outputs lie that only an evaluation makes. A training step has no bytes for them: they take
- * those of tensors that an evaluation does not touch (gradients, and of their own stages what is
- * kept for a backward), and what these lack lies behind.
+/* Places outputs that only an evaluation makes. A training step has no bytes for them: they reuse
+ * bytes of tensors that an evaluation does not touch (gradients, and stashes of their own stages);
+ * the rest is placed after these.
  *
  *   training    |in|  stash of F 0  |loss|out|  gradients  |
  *   evaluation  |in|  an output     |loss|out|             |
  *
- * An output has its bytes from its program to the STORE behind that, which nothing on its rank
- * comes between: so all micro-batches, and all stages of a rank, have the same ones.
- */
+ * An output has its bytes from its program to the STORE right after it, so all micro-batches and
+ * all stages of a rank share them. */
 #include <stdlib.h>
 
 #include "partition/lists/slots.h"
@@ -20,7 +19,8 @@ typedef struct taken {
 typedef struct placing {
   opi_slots *s;
   bool *touched;   /* [n_cells] */
-  uint64_t *below; /* [n_cells] of what evaluations make: bytes of the stage's others before it */
+  uint64_t *below; /* [n_cells] for outputs of evaluations: bytes of the stage's other outputs
+                      before it */
   taken *blocks;   /* [occurrences] */
   uint64_t align;
 } placing;
@@ -29,9 +29,10 @@ static bool read_forwards(const opi_cell *cell) {
   return (cell->readers & 1u << OPI_PHASE_F) != 0;
 }
 
-/* ---- what evaluations touch ---- */
+/* ---- cells that evaluations touch ---- */
 
-/* Does the cell travel in an evaluation? Round a circle: may it be on its way between bodies? */
+/* Whether the cell travels in an evaluation. Around a circle: whether it may be in flight between
+ * bodies. */
 static bool travels(const opi_slots *s, const opi_cell *cell, const opi_route *route,
                     const opi_cell *to) {
   return route->within ? read_forwards(to) : s->times->periodic || cell->phase == OPI_PHASE_F;
@@ -51,7 +52,7 @@ static bool is_touched(const opi_slots *s, const opi_cell *cell, bool evaluates)
          (cell->output != OPIPE_NONE || cell->state != 0 || !evaluates);
 }
 
-/* Of all cells; false: nothing is made by evaluations alone. */
+/* Marks all touched cells; false: no output is made by evaluations alone. */
 static bool find_touched(const placing *p) {
   const opi_slots *s = p->s;
   bool any = false;
@@ -71,7 +72,7 @@ static int by_place(const void *left, const void *right) {
   return a->at != b->at ? (a->at < b->at ? -1 : 1) : a->end < b->end ? -1 : a->end > b->end;
 }
 
-/* The lowest place for n_bytes that nothing of blocks [n] has. */
+/* The lowest place for n_bytes that overlaps none of blocks [n]. */
 static uint64_t lowest_gap(taken *blocks, uint32_t n, uint64_t n_bytes) {
   uint64_t at = 0;
   qsort(blocks, n, sizeof *blocks, by_place);
@@ -103,8 +104,8 @@ static bool is_on(const opi_slots *s, uint32_t c, uint32_t m, uint32_t rank) {
   return s->occurrences[(size_t)c * s->plan->n_microbatches + m].rank == rank;
 }
 
-/* What the rank's stages make in evaluations alone, one cell behind the other; the most of any
- * stage. False: beyond 2^64. */
+/* Lines up the outputs that each of the rank's stages makes in evaluations alone; *out_bytes: the
+ * most of any stage. False: beyond 2^64. */
 static bool line_up(const placing *p, uint32_t rank, uint64_t *out_bytes) {
   const opi_slots *s = p->s;
   uint64_t sum = 0;
@@ -141,7 +142,7 @@ static opipe_status place_on(placing *p, uint32_t rank) {
     fits = !opi_add_u64(at, n_bytes, &end);
   }
   if (!fits) {
-    return opi_fail(s->err, OPIPE_E_LIMIT, "what evaluations make on rank %u exceeds 2^64 bytes",
+    return opi_fail(s->err, OPIPE_E_LIMIT, "outputs of evaluations on rank %u exceed 2^64 bytes",
                     rank);
   }
   for (uint32_t c = 0; c < s->cut->n_cells; ++c) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists under construction: shared by messages.c, which finds what travels and when, and lists.c,
- * which puts the steps in order. */
+/* Lists under construction: shared by messages.c, which finds the messages and their times, and
+ * lists.c, which orders the steps. */
 #ifndef OPI_LISTING_H
 #define OPI_LISTING_H
 
@@ -11,14 +11,14 @@ typedef struct opi_bucket {
   uint32_t *first, *items;
 } opi_bucket;
 
-/* When a credit is given, awaited and posted: actions. */
+/* The actions at which a credit is given, awaited and posted. */
 typedef struct opi_credit {
   uint32_t send, recv, post;
   int32_t lap; /* of recv: bodies back */
 } opi_credit;
 
-/* Before which record of its rank what an occurrence sends has left its memory, and of which body:
- * of so many after the record's mini-batch. */
+/* When a sent occurrence has left its memory: before this record of its rank, in the body so many
+ * after the record's mini-batch. */
 typedef struct opi_left {
   uint32_t before; /* action, or opi_listing_post_key */
   int32_t lap;
@@ -40,19 +40,19 @@ typedef struct opi_listing {
   uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
   uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
   bool *post_next;                          /* [n_messages] posted for the next body */
-  uint32_t *left_of; /* [occurrences] index in left, OPIPE_NONE: it leaves at the rank's tail */
+  uint32_t *left_of; /* [occurrences] index in left; OPIPE_NONE: it leaves at the rank's tail */
   opi_left *left;
   opi_drain *drain_items;
   opi_credit *credits;                    /* [n_messages - first_credit] */
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
-  opi_bucket ends;   /* by rank, strict: messages that it has an end of, by time */
+  opi_bucket ends;   /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_left, room_drains;
   uint32_t n_left, n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;
-  bool circle; /* round it go the positions of a body that repeats */
+  bool circle; /* the lists are a body that repeats; times are positions around it */
   opipe_error *err;
 } opi_listing;
 
@@ -65,23 +65,23 @@ static inline opi_occurrence *opi_listing_occurrence(const opi_listing *l, uint3
   return &l->slots.occurrences[(size_t)cell * l->plan->n_microbatches + m];
 }
 
-/* The key of drains that stand before the POST of an occurrence. */
+/* The key of drains that stand before an occurrence's POST. */
 static inline uint32_t opi_listing_post_key(const opi_listing *l, uint32_t occurrence) {
   return l->plan->n_actions + l->plan->n_ranks + occurrence;
 }
 
-/* messages.c. Which tensors travel, in the order in which the senders' lists make them; those of
- * the next mini-batch come first; then credits. */
+/* messages.c. Lists the tensors that travel, in the order in which the senders' lists make them;
+ * those of the next mini-batch come first; then credits. */
 opipe_status opi_listing_messages(opi_listing *l);
-/* Behind or before which actions the ends of every message stand. */
+/* Finds the actions before or after which the ends of every message stand. */
 opipe_status opi_listing_keys(opi_listing *l);
 opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, uint32_t n_keys,
                              opi_bucket *out);
 /* drains.c: fills l->drains, the last of the keys. */
 opipe_status opi_listing_drains(opi_listing *l);
-/* Where messages are matched by order: every rank's ends, by time. */
+/* If messages are matched by order: every rank's ends, by time. */
 opipe_status opi_listing_ends(opi_listing *l);
-/* When its maker has a message, in modelled time. */
+/* The modelled time at which the maker has finished a message. */
 static inline uint64_t opi_listing_made_at(const opi_listing *l, uint32_t message) {
   return l->times.clock_end[l->send_key[message]];
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
- *   head posts | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST)..
- * REDUCE.. | ... | REDUCE.. DRAIN.. UPDATE
+ *   head posts
+ *   | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST).. REDUCE..
+ *   | ...
+ *   | REDUCE.. DRAIN.. UPDATE
  *
- * (round a circle a POST needs no DRAIN, nor does a LOAD, which comes first)
+ * Around a circle neither a POST nor a LOAD needs a DRAIN, and the LOAD comes first.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +37,7 @@ static bool is_next(const opi_listing *l, uint32_t kind, uint32_t message) {
   return kind == OPI_ACT_POST ? l->post_next[message] : opi_action_is_next(&l->plan->actions[key]);
 }
 
-/* Whose message it is that the step of a forward list is about, in bodies from its own. */
+/* The body, counted from its own, whose message a step of a forward list concerns. */
 static int32_t lap_of(const opi_listing *l, uint32_t kind, uint32_t message) {
   if (kind == OPI_ACT_POST)
     return l->post_next[message];
@@ -70,7 +72,7 @@ static opipe_status add_drains(opi_listing *l, uint32_t key, bool next) {
   return OPIPE_OK;
 }
 
-/* An end of a message; what lay where it is received has left. */
+/* Adds an end of a message. At a receive, the previous tensor there has left. */
 static opipe_status add_end(opi_listing *l, uint32_t kind, uint32_t message, bool next) {
   const opi_list_message *m = &l->lists->messages[message];
   if (kind == OPI_ACT_POST && !l->circle && m->route != OPI_ROUTE_CREDIT) {
@@ -94,7 +96,7 @@ static opipe_status add_bucket(opi_listing *l, uint32_t kind, const opi_bucket *
   return add_messages(l, kind, b, key, true);
 }
 
-/* Steps of those messages of an action's maker that are written in place, or are not. */
+/* Adds steps of the messages of an action's maker that are (or are not) written in place. */
 static opipe_status add_direct(opi_listing *l, uint32_t kind, uint32_t a, bool direct) {
   const bool next = opi_action_is_next(&l->plan->actions[a]);
   for (uint32_t i = l->sends.first[a]; i < l->sends.first[a + 1]; ++i) {
@@ -104,7 +106,7 @@ static opipe_status add_direct(opi_listing *l, uint32_t kind, uint32_t a, bool d
   return OPIPE_OK;
 }
 
-/* What goes elsewhere too has left before the reader in whose memory it lies gets it. */
+/* A tensor that also goes elsewhere has left before the reader that holds its memory gets it. */
 static opipe_status add_copied(opi_listing *l, uint32_t a) {
   for (uint32_t i = l->sends.first[a]; i < l->sends.first[a + 1]; ++i) {
     const uint32_t message = l->sends.items[i];
@@ -118,7 +120,7 @@ static opipe_status add_copied(opi_listing *l, uint32_t a) {
   return OPIPE_OK;
 }
 
-/* In the stream's own order, or, where tensors are made in place, the copies first. */
+/* Sends go in the stream's own order; if tensors are made in place, copies go first. */
 static opipe_status add_sends(opi_listing *l, uint32_t a) {
   if (!l->slots.direct)
     return add_bucket(l, OPI_ACT_SEND, &l->sends, a);
@@ -140,7 +142,7 @@ static bool has_cell(const opi_listing *l, const opipe_action *action, bool outp
   return false;
 }
 
-/* Rows from another piece of the instance that cannot be read where they lie. */
+/* Copies rows from another piece of the instance that cannot be read in place. */
 static opipe_status add_copies(opi_listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
   const opi_cut *cut = l->cut;
@@ -156,7 +158,7 @@ static opipe_status add_copies(opi_listing *l, uint32_t a) {
 
 static opipe_status list_action(opi_listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
-  const bool first = !l->reference && !l->circle; /* what is loaded may lie where a message did */
+  const bool first = !l->reference && !l->circle; /* loaded tensors may take a message's memory */
   if (first)
     OPI_TRY(add_drains(l, a, false));
   if (has_cell(l, action, false))
@@ -164,7 +166,7 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
   if (!l->reference) {
     if (!first)
       OPI_TRY(add_drains(l, a, opi_action_is_next(action)));
-    if (l->slots.direct) /* while the rank waits for what it reads anyway */
+    if (l->slots.direct) /* while the rank waits for its inputs anyway */
       OPI_TRY(add_direct(l, OPI_ACT_RESERVE, a, true));
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
   }
@@ -174,7 +176,7 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
   if (l->strict)
     return OPIPE_OK;        /* by time */
-  OPI_TRY(add_sends(l, a)); /* somebody waits for them: first */
+  OPI_TRY(add_sends(l, a)); /* first, as other ranks wait for them */
   return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
 }
 
@@ -185,7 +187,7 @@ static opipe_status add_reduce(opi_listing *l, uint32_t stage, uint32_t replica)
   return OPIPE_OK;
 }
 
-/* Is it the first piece of its instance? */
+/* Whether it is the first piece of its instance. */
 static bool is_first_piece(const opi_listing *l, uint32_t instance) {
   const uint32_t n = l->plan->n_replicas;
   for (uint32_t v = instance / n / l->plan->n_pieces * l->plan->n_pieces; v < instance / n; ++v) {
@@ -195,7 +197,8 @@ static bool is_first_piece(const opi_listing *l, uint32_t instance) {
   return true;
 }
 
-/* Sums over replicas that stand behind action `after` on the rank. They run in the background. */
+/* Adds the rank's sums over replicas that stand after action `after`. They run in the background.
+ */
 static opipe_status add_reductions(opi_listing *l, uint32_t rank, uint32_t after) {
   const opi_piece_plan *plan = l->plan;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
@@ -216,7 +219,7 @@ static opipe_status list_tail(opi_listing *l, uint32_t rank) {
 
 /* ---- rules that match by order ---- */
 
-/* The rank's ends of messages that were made by then. */
+/* Adds the rank's ends of messages made by then. */
 static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint32_t *io_next) {
   for (; *io_next < l->ends.first[rank + 1]; ++*io_next) {
     const uint32_t end = l->ends.items[*io_next], message = end / 2;
@@ -228,13 +231,14 @@ static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint
   return OPIPE_OK;
 }
 
-/* Notes where the requests of a body up to `position` begin. A rank may have no part in some. */
+/* Notes the first steps of a body's requests up to `position`. A rank may take no part in some. */
 static void note_requests(opi_listing *l, uint32_t rank, uint32_t position, uint32_t *io_noted) {
   for (; *io_noted < position; ++*io_noted)
     l->lists->request_first[rank * l->lists->n_positions + *io_noted + 1] = l->lists->n_steps;
 }
 
-/* Operations that follow each other at once start together, as many as a transport takes. */
+/* Groups operations that directly follow each other into batches that start together, as large as
+ * the transport allows. */
 static void mark_batches(opi_listing *l, uint32_t rank) {
   opi_step *steps = l->lists->steps;
   uint32_t first = l->lists->rank_first[rank];
@@ -273,7 +277,7 @@ static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   return list_tail(l, rank);
 }
 
-/* Copies of the pipeline that take requests in turn leave the others out. */
+/* Copies of the pipeline that take requests in turn: ranks of the other copies take no part. */
 static opipe_status count_taking(opi_listing *l) {
   const uint32_t n = l->lists->n_positions, *first = l->lists->request_first;
   uint32_t *taking = OPI_ARENA_ARRAY(&l->lists->arena, uint32_t, n);
@@ -303,8 +307,8 @@ static opipe_status list_ranks(opi_listing *l) {
   return l->plan->trains ? OPIPE_OK : count_taking(l);
 }
 
-/* Every forward, micro-batch after micro-batch; then the backwards, those of a rank in the order of
- * its records, in which it adds gradients up. */
+/* Lists every forward, micro-batch by micro-batch; then the backwards, a rank's in the order of its
+ * records, which is the order in which it accumulates gradients. */
 static opipe_status list_reference(opi_listing *l) {
   const opi_piece_plan *plan = l->plan;
   for (uint32_t m = 0; m < plan->n_microbatches; ++m) {
@@ -379,7 +383,7 @@ static void count_copies(opi_listing *l) {
   }
 }
 
-/* How many receives of a stream the lists have posted at once. */
+/* Counts the receives of a stream that the lists hold posted at once. */
 static opipe_status count_posted(opi_listing *l) {
   opi_lists *lists = l->lists;
   uint32_t *posted = OPI_ARENA_ARRAY(&l->scratch, uint32_t, lists->n_streams);
@@ -390,7 +394,7 @@ static opipe_status count_posted(opi_listing *l) {
     if (step->kind != OPI_ACT_POST && step->kind != OPI_ACT_RECV)
       continue;
     const uint32_t stream = lists->messages[step->route].stream;
-    if (lists->streams[stream].route == OPI_ROUTE_CREDIT) /* has as many as go ahead */
+    if (lists->streams[stream].route == OPI_ROUTE_CREDIT) /* as many as may be in flight */
       continue;
     posted[stream] += step->kind == OPI_ACT_POST ? 1u : UINT32_MAX;
     if (step->kind == OPI_ACT_POST && posted[stream] > lists->streams[stream].depth)
@@ -399,8 +403,9 @@ static opipe_status count_posted(opi_listing *l) {
   return OPIPE_OK;
 }
 
-/* Are tensors made where they are read? Double-buffered bodies know no moment at which a reader's
- * place is free, and where messages are matched by order each has to meet its other end. */
+/* Whether tensors are made where they are read. Not in double-buffered bodies, which know no moment
+ * at which a reader's place is free, nor if messages are matched by order, where each must meet its
+ * other end. */
 static bool is_direct(const opi_listing *l) {
   return !l->reference && !l->strict && opi_plan_is_direct(l->plan->whole);
 }

@@ -1,30 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every rank does in one mini-batch, or in a body of requests, step by step, and where every
- * tensor lies.
+/* The steps of every rank in one mini-batch, or in a body of requests, and the place of every
+ * tensor.
  *
  *   compute records (the schedule's, proven) -> modelled times -> slots -> steps
  *
- * Bytes are given by lifetimes in the rank's own order of actions: an occurrence of a cell (one
- * micro-batch) has them from the program that makes it (a received one: from its POST) to its last
- * reader (or to the action before which it has left); what does not meet there may share bytes, of
- * whatever cells. Receives are posted as soon as what had their bytes is done with, sends wait in
- * the background until then, and are waited for (DRAIN) before any of their bytes is filled again.
- * The modelled times only say where: a POST stands behind an action that ends before the sender of
- * its message starts to make it, a DRAIN behind or before an action at a time at which the message
- * is delivered. So every wait, those for memory included, is for something earlier in modelled
- * time, and no order of arrivals can stop the ranks for ever; where real times differ ranks wait,
- * and nothing is overwritten, since what must come first stands first in the list or is waited for.
- * Where the transport matches by order, both stand where the sender ends in modelled time instead,
- * in the lists of both ranks, and a send holds its rank up until it is taken. Double-buffered plans
- * and streams of requests have no beginning and no end: their lists are the body that repeats,
- * times are positions in it, and slots are given round the circle. (A stream over a transport that
- * matches by order is one request after the other.) What a double-buffered body sends is then
- * received in the same body, by the clock of its records; prologue and epilogue are parts of it, in
- * the same order. A tensor between two stages of one rank is not copied: both cells are one place;
- * so they are where two ranks share memory, and a RESERVE step waits for
- * the place. Nor are the rows of one that pieces of a stage share, as long as they begin where the
- * device's alignment lets them; else a COPY step brings them to a place of their own.
- */
+ * Memory follows lifetimes in the rank's own order of actions. An occurrence (one micro-batch of a
+ * cell) holds its bytes from the program that makes it (if received: from its POST) to its last
+ * reader (if sent: to the action before which it has left). Occurrences of any cells may share
+ * bytes if their lifetimes do not overlap. Receives are posted as soon as the previous user of
+ * their bytes is done; sends wait in the background until then, and DRAIN waits for them before any
+ * of their bytes is written again.
+ *
+ * Modelled times only decide places in the list: a POST stands after an action that ends before the
+ * sender starts to make the message, a DRAIN beside an action at a time when the message is
+ * delivered. So every wait, including waits for memory, is for something earlier in modelled time,
+ * and no order of arrivals can deadlock the ranks. If real times differ, ranks wait; nothing is
+ * overwritten, since every predecessor stands earlier in the list or is waited for. If the
+ * transport matches by order, POST and DRAIN stand at the sender's modelled end in the lists of
+ * both ranks, and a send blocks its rank until it is taken.
+ *
+ * Double-buffered plans and streams of requests have no beginning and no end: their lists are the
+ * body that repeats, times are positions in it, and slots are assigned around the circle. (A stream
+ * over a transport that matches by order runs one request after the other.) A message that a
+ * double-buffered body sends is received in the same body, by the clock of its records; prologue
+ * and epilogue are parts of it, in the same order.
+ *
+ * Tensors are not copied between two stages of one rank: both cells are one place. The same holds
+ * where two ranks share memory, and there a RESERVE step waits for the place. Rows that pieces of a
+ * stage share are not copied either if they begin at the device's alignment; else a COPY step
+ * brings them to a place of their own. */
 #ifndef OPI_LISTS_H
 #define OPI_LISTS_H
 
@@ -36,7 +40,7 @@ typedef struct opi_list_message {
   uint32_t route, microbatch;
   uint32_t stream;   /* index in streams */
   uint32_t sequence; /* in its stream, within the body */
-  bool direct;       /* its maker writes it where it is read */
+  bool direct;       /* the maker writes it at the reader's place */
 } opi_list_message;
 
 /* Messages of one route between two instances that live on different ranks. */
@@ -44,37 +48,38 @@ typedef struct opi_list_stream {
   uint32_t route;
   uint32_t src_stage, dst_stage, src_replica, dst_replica, src_rank, dst_rank;
   uint32_t n_messages; /* of a body */
-  uint32_t depth;      /* receives that may stand posted at once */
+  uint32_t depth;      /* most receives posted at once */
 } opi_list_stream;
 
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
   uint32_t *rank_first; /* [n_ranks + 1] */
-  uint32_t *n_taking;   /* [n_positions] ranks that have a part in a request; NULL: all, in each */
-  uint32_t *request_first; /* [n_ranks * n_positions + 1] where each request of a rank's body begins
-                            */
+  uint32_t *n_taking;   /* [n_positions] ranks that take part in a request; NULL: all take part in
+                           each */
+  uint32_t *request_first; /* [n_ranks * n_positions + 1] first step of each request of a rank's
+                              body */
   opi_list_message *messages;
   opi_list_stream *streams;
   uint32_t *replica_of;  /* [n_stages * n_microbatches] */
   uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
-  uint32_t *lies_on;     /* the same: the instance's, or that which reads it */
-  uint32_t *freed_after; /* the same: action behind whose program nobody needs it; OPIPE_NONE: it
-                            leaves the rank, or is another's, or the caller's */
+  uint32_t *lies_on;     /* the same index: the instance's rank, or the reader's */
+  uint32_t *freed_after; /* the same index: the action after whose program it is dead; OPIPE_NONE:
+                            it leaves the rank, or belongs to another rank or the caller */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum. Packed: the most
-                                             that is kept at one time, and the rest */
+                                             kept at one time, and the rest */
   uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
   uint32_t n_made_in_place,
-      n_copied; /* tensors of a body that travel: where they are read, or not */
+      n_copied; /* tensors of a body that travel: made where they are read, or copied */
   uint64_t copied_bytes;
 } opi_lists;
 
-/* alignment [n_ranks]. Of the model are read its piece plan and cuts; times are that plan's
- * stage_ns, input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one
- * list (of rank 0) that runs stage after stage: all forwards in order, then the backwards of each
- * stage, from the last, in the order of its own records. The records are checked
- * (partition/program/records.h). Errors: INVALID, records, or the lists made of them, that
- * deadlock: the cycle with rank, action and what it waits for. */
+/* alignment [n_ranks]. Reads the model's piece plan and cuts; times are that plan's stage_ns,
+ * input_ns, weight_ns. reference: no two occurrences share memory, and the steps are one list (of
+ * rank 0) that runs stage after stage: all forwards in order, then the backwards of each stage,
+ * from the last, in the order of its own records. The records are checked
+ * (partition/program/records.h). Errors: INVALID, records or lists that deadlock: the cycle with
+ * rank, action and the awaited step. */
 opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignment, bool reference,
                              const opipe_allocator *allocator, opi_lists **out_lists,
                              opipe_error *err);
@@ -82,26 +87,27 @@ void opi_lists_free(opi_lists *lists); /* accepts NULL */
 
 /* ---- between order.c and lists.c ---- */
 
-/* When everything happens, in modelled ns. */
+/* Modelled times of everything, in ns. */
 typedef struct opi_times {
   uint64_t *start, *end;             /* [n_actions] */
   uint64_t *phase_start, *phase_end; /* [(stage * M + microbatch) * OPI_PHASES + phase] */
   uint32_t *phase_action;            /* the same index: the plan's action */
   uint32_t *replica_of;              /* [n_stages * M] */
-  uint32_t *sequence; /* [n_actions] in an order in which one thread could run them all, each rank's
-                         in its own; not of streams of requests */
-  uint64_t *clock_start, *clock_end; /* [n_actions] ns, from when all ranks begin the mini-batch, or
-                                        the body; not of streams of requests */
-  bool periodic; /* positions in the own rank's list instead of ns: record i of a rank with n
-                    records lies at i when it works for the next mini-batch, else at n + i */
+  uint32_t *sequence; /* [n_actions] an order in which one thread could run them all, each rank's in
+                         its own order; not for streams of requests */
+  uint64_t *clock_start, *clock_end; /* [n_actions] ns since all ranks began the mini-batch or the
+                                        body; not for streams of requests */
+  bool periodic; /* times are positions in the own rank's list, not ns: record i of a rank with n
+                    records has position i if it works for the next mini-batch, else n + i */
 } opi_times;
 
-/* Models the records' times. In `arena`. Errors: INVALID, the cycle of those that wait for ever. */
+/* Models the records' times. Allocates in `arena`. Errors: INVALID, the cycle of records that wait
+ * forever. */
 opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                              opi_times *out_times, opipe_error *err);
-/* Which instance of the last stage gives credits to which of the first, that is the one there where
- * what enters as the k-th in the one leaves as the k-th in the other. Replicas that cut
- * micro-batches are all needed for each. */
+/* An instance of the last stage and the instance of the first to which it gives credits: the k-th
+ * micro-batch to leave at one is the k-th to enter at the other. If replicas share micro-batches,
+ * each needs all of them. */
 typedef struct opi_credit_pair {
   uint32_t first, last; /* stages of the pieces' plan */
   uint32_t first_replica, last_replica;
@@ -115,12 +121,12 @@ static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uin
   return plan->apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
                      : (opi_credit_pair){0, last - 1, i / n, i % n};
 }
-/* The forwards of a stage's replica, in the order of its rank, of micro-batches that pass replica
- * `other` of stage `far`: actions. Returns how many; out [n_microbatches]. */
+/* Finds the forwards of a stage's replica, in its rank's order, of micro-batches that pass replica
+ * `other` of stage `far`: actions into out [n_microbatches]. Returns how many. */
 uint32_t opi_passes_find(const opi_piece_plan *plan, const uint32_t *replica_of, uint32_t stage,
                          uint32_t replica, uint32_t far, uint32_t other, uint32_t *out);
-/* What a phase of a stage's program takes by the plan's times, in ns: none where the program has no
- * node of it, whatever times were given of the stage: then nobody runs it. plan: of the pieces. */
+/* The time of a phase of a stage's program by the plan's times, in ns. 0 if the program has no node
+ * of the phase, whatever time was given: then it does not run. plan: the piece plan. */
 static inline double opi_phase_ns(const opi_piece_plan *plan, const opi_cut *cut, uint32_t stage,
                                   uint32_t program, uint32_t phase) {
   const double *const ns[] = {plan->times.stage_ns, plan->times.input_ns, plan->times.weight_ns};
@@ -130,33 +136,32 @@ static inline double opi_phase_ns(const opi_piece_plan *plan, const opi_cut *cut
 
 /* ---- updates.c ---- */
 
-/* Who waits for whom at an update: by its lowest rank, [n_ranks] in `arena`. A step that flushes is
- * a barrier of all; double-buffered ranks that step alone wait for those with which they share a
- * weight. plan: of the pieces. */
+/* Groups of ranks that wait for each other at an update, named by their lowest rank: [n_ranks] in
+ * `arena`. A step that flushes is a barrier of all ranks; double-buffered ranks that step alone
+ * wait for those with which they share a weight. plan: the piece plan. */
 opipe_status opi_update_groups(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                uint32_t **out_group, opipe_error *err);
 
 /* ---- replay.c ---- */
 
 typedef struct opi_replay_result {
-  double request_ns;  /* the first request, from its start to its last result, or mini-batch, to its
-                         update; double-buffered: all that is replayed */
-  double interval_ns; /* between results, or updates, in the steady state (the last half of what is
-                         replayed) */
-  double *start_ns, *end_ns; /* [plan's actions] given, of the first body's programs, from when it
-                                begins; NULL: not wanted */
+  double request_ns;  /* the first request, from its start to its last result, or the first
+                         mini-batch, to its update; double-buffered: the whole replay */
+  double interval_ns; /* between results, or updates, in the steady state (the last half of the
+                         replay) */
+  double *start_ns, *end_ns; /* [the plan's actions] given: times of the first body's programs, from
+                                its start; NULL: not wanted */
 } opi_replay_result;
 
 /* Replays the steps of all ranks for `n_items` bodies (double-buffered: the first is a prologue,
- * the last an epilogue): messages are matched, sends wait aside, receives are posted where the
- * lists say. io_result: with the times of the pieces and what the link says of messages; NULL:
- * untimed. Errors: INVALID, what a stopped rank waits for, as a cycle, or an order of messages that
- * two ranks do not share. */
+ * the last an epilogue): messages are matched, sends wait in the background, receives are posted at
+ * their steps. io_result: with the pieces' times and the link's; NULL: untimed. Errors: INVALID, a
+ * deadlock as its cycle, or an order of messages on which two ranks disagree. */
 opipe_status opi_lists_replay(const opi_piece_plan *plan, const opi_lists *lists,
                               const opi_cut *cut, uint32_t n_items,
                               const opipe_allocator *allocator, opi_replay_result *io_result,
                               opipe_error *err);
-/* The same, untimed, for as many as it takes to know. */
+/* The same, untimed, for as many items as a proof needs. */
 opipe_status opi_lists_prove(const opi_piece_plan *plan, const opi_lists *lists, const opi_cut *cut,
                              const opipe_allocator *allocator, opipe_error *err);
 

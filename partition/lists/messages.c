@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What travels between ranks, and where in their lists both of its ends stand. */
+/* Messages between ranks, and the places of both ends in the lists. */
 #include "partition/lists/listing.h"
 
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static opipe_status add_message(opi_listing *l, uint32_t route, uint32_t m) {
                       home != OPIPE_NONE && dst == &l->slots.occurrences[home]);
 }
 
-/* In the order in which the senders' lists make them; those of the next mini-batch come first. */
+/* By the order in which the senders' lists make them; those of the next mini-batch come first. */
 static opipe_status list_messages(opi_listing *l) {
   const opi_piece_plan *plan = l->plan;
   for (uint32_t i = 0; i < 2 * plan->n_actions; ++i) {
@@ -114,10 +114,10 @@ static opipe_status sort_routes(opi_listing *l) {
   return opi_bucket_make(l, stages, n, l->plan->n_stages, &l->routes);
 }
 
-/* ---- credits: so many micro-batches between the first stage and the last ---- */
+/* ---- credits: the most micro-batches between the first stage and the last ---- */
 
-/* The k-th credit is given behind the k-th end and is what the (k + in_flight)-th start waits for;
- * its receive is posted with the k-th start. */
+/* The k-th credit is given after the k-th end, and the (k + in_flight)-th start waits for it; its
+ * receive is posted with the k-th start. */
 static opipe_status add_credits(opi_listing *l, const uint32_t *starts, const uint32_t *ends,
                                 uint32_t n, uint32_t stream) {
   for (uint32_t k = 0; k < n; ++k) {
@@ -177,7 +177,7 @@ static opipe_status list_credits(opi_listing *l) {
   return OPIPE_OK;
 }
 
-/* ---- when: keys of messages ---- */
+/* ---- keys of messages: their places ---- */
 
 static uint32_t maker_action(const opi_listing *l, uint32_t route, uint32_t m) {
   const opi_route *r = &l->cut->routes[route];
@@ -185,8 +185,8 @@ static uint32_t maker_action(const opi_listing *l, uint32_t route, uint32_t m) {
       .phase_action[((size_t)r->src_stage * l->plan->n_microbatches + m) * OPI_PHASES + r->phase];
 }
 
-/* A receive is posted after the last use of what had its bytes, and not before its stream's earlier
- * ones. */
+/* A receive is posted after the last use of its bytes by their previous owner, and not before
+ * earlier receives of its stream. */
 static void key_post(opi_listing *l, uint32_t i, uint32_t *last) {
   const opi_list_message *message = &l->lists->messages[i];
   const opi_occurrence *dst =
@@ -200,8 +200,9 @@ static void key_post(opi_listing *l, uint32_t i, uint32_t *last) {
   l->post_key[i] = *last == OPIPE_NONE ? l->plan->n_actions + dst->rank : *last;
 }
 
-/* The same round the circle, in positions: the last moment before it is wanted at which its slot is
- * given back; `io_last` carries a stream's order on, also from one mini-batch to the next. */
+/* The same around the circle, in positions: the last moment, before the message is needed, at which
+ * its slot is released. `io_last` carries a stream's order on, also from one mini-batch to the
+ * next. */
 static void key_post_circle(opi_listing *l, uint32_t i, uint64_t *io_last) {
   const opi_list_message *message = &l->lists->messages[i];
   const opi_occurrence *dst =
@@ -211,7 +212,7 @@ static void key_post_circle(opi_listing *l, uint32_t i, uint64_t *io_last) {
   const uint64_t given = l->slots.occurrences[dst->previous].t1;
   const uint64_t gap = (dst->t0 % n + n - given % n) % n;
   uint64_t at = dst->t0 > gap ? dst->t0 - gap : 0;
-  if (at == 0 && !l->plan->trains) /* behind a record: a request that comes wakes nobody for it */
+  if (at == 0 && !l->plan->trains) /* after a record: an arriving request wakes no rank for it */
     at = 1;
   if (at < *io_last)
     at = *io_last;
@@ -252,7 +253,7 @@ static void key_message(opi_listing *l, uint32_t i, uint32_t *stream_last) {
   l->recv_key[i] = opi_listing_occurrence(l, route->dst_cell, message->microbatch)->first_action;
   if (!l->circle) {
     key_post(l, i, stream_last);
-  } else if (l->strict) { /* in the body in which it is sent */
+  } else if (l->strict) { /* in the body that sends it */
     l->post_key[i] = l->send_key[i];
     l->post_next[i] = opi_action_is_next(&plan->actions[l->send_key[i]]);
   }
@@ -283,9 +284,9 @@ opipe_status opi_listing_keys(opi_listing *l) {
 
 /* ---- rules that match by order ---- */
 
-/* Both ends of a message stand where its maker ends in modelled time, in every list: the lists are
- * parts of one order of all programs and messages, so that ranks agree on the order of their
- * messages, and can wait for each other at every one. */
+/* Both ends of a message stand at the maker's modelled end in every list. The lists are then parts
+ * of one order of all programs and messages, so ranks agree on the order of their messages and can
+ * wait for each other at every one. */
 opipe_status opi_listing_ends(opi_listing *l) {
   const uint32_t n = l->lists->n_messages, n_ranks = l->plan->n_ranks;
   uint32_t *ranks = OPI_ARENA_ARRAY(&l->scratch, uint32_t, 2 * (size_t)n);

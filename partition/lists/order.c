@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of the schedule's records, on the clock (partition/plan/clock.h): always the record that
- * can start first, over links of fixed times. All ranks begin a mini-batch together, since a step
- * is a barrier; a double-buffered body finds what forwards of its mini-batch made in the body
- * before.
- */
+/* Times of the schedule's records, on the clock (partition/plan/clock.h): the record that can start
+ * first always goes next, over links of fixed times. All ranks begin a mini-batch together, since a
+ * step is a barrier; a double-buffered body finds the outputs of its mini-batch's forwards from the
+ * body before. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,10 +18,10 @@ typedef struct replay {
   const opi_piece_plan *plan;
   const opi_cut *cut;
   opi_times *t;
-  uint32_t n_pieces; /* of a stage of the schedule's */
-  pass missing;      /* what an action was last found to wait for */
-  uint32_t *credit;  /* [n_actions * n_givers] forward: actions whose ends give the credit to
-                        start; OPIPE_NONE: none */
+  uint32_t n_pieces; /* of a stage of the schedule */
+  pass missing;      /* the input that an action last waited for */
+  uint32_t *credit;  /* [n_actions * n_givers] for a forward: the actions whose ends give the credit
+                        to start; OPIPE_NONE: none */
   uint32_t n_givers;
   opi_clock clock; /* events: phases, by phase_index */
   uint32_t *next;  /* [n_ranks] action */
@@ -40,9 +39,9 @@ static const char *pass_letter(uint32_t program) {
   return program < OPI_COUNT(letters) ? letters[program] : "?";
 }
 
-/* ---- who does what ---- */
+/* ---- owners of phases ---- */
 
-/* The records are checked (partition/program/records.h): each phase is there once. */
+/* The records are checked (partition/program/records.h): each phase appears once. */
 static void note_phases(replay *r, uint32_t a) {
   const opi_piece_plan *plan = r->plan;
   const opipe_action *action = &plan->actions[a];
@@ -87,7 +86,7 @@ static void note_pair(replay *r, const opi_credit_pair *pair, uint32_t giver, ui
     r->credit[(size_t)starts[k] * r->n_givers + giver] = ends[k - plan->whole->in_flight];
 }
 
-/* So many micro-batches at a time between the first stage and the last. */
+/* Limits the micro-batches between the first stage and the last. */
 static opipe_status note_credits(replay *r, opi_arena *arena) {
   const opi_piece_plan *plan = r->plan;
   const uint32_t n = opi_credit_pairs(plan);
@@ -108,7 +107,7 @@ static opipe_status note_credits(replay *r, opi_arena *arena) {
 
 /* ---- times ---- */
 
-/* When what a phase makes is there for a reader; 0: since the body before. */
+/* When a phase's output is ready for a reader; 0: since the body before. */
 static uint64_t made_at(replay *r, const opipe_action *reader, uint32_t stage, uint32_t m,
                         uint32_t phase) {
   const size_t i = phase_index(r->plan, stage, m, phase);
@@ -120,7 +119,7 @@ static uint64_t made_at(replay *r, const opipe_action *reader, uint32_t stage, u
   return before ? 0 : r->t->phase_end[i];
 }
 
-/* When what a route brings is there. */
+/* When a route's tensor is ready. */
 static uint64_t arrives_at(replay *r, const opipe_action *reader, const opi_route *route) {
   const opi_piece_plan *plan = r->plan;
   const uint32_t m = reader->microbatch;
@@ -135,7 +134,7 @@ static uint64_t arrives_at(replay *r, const opipe_action *reader, const opi_rout
   return made + opi_link_ns(&plan->whole->link, route->n_bytes);
 }
 
-/* When the cell is there for a reader; UINT64_MAX: not yet known. */
+/* When the cell is ready for a reader; UINT64_MAX: not yet known. */
 static uint64_t ready_at(replay *r, const opipe_action *reader, const opi_cell *cell) {
   uint64_t at = 0;
   if (cell->source == OPI_CELL_REQUEST)
@@ -149,12 +148,14 @@ static uint64_t ready_at(replay *r, const opipe_action *reader, const opi_cell *
   return at;
 }
 
-/* Everything that the phases read and do not make; UINT64_MAX: r->missing is not there yet. */
+/* When everything that the phases read and do not make is ready; UINT64_MAX: r->missing is not
+ * ready. */
 static uint64_t inputs_at(replay *r, const opipe_action *action) {
   const uint32_t phases = opi_program_phases(opi_action_program(action));
   const uint32_t m = action->microbatch;
   uint64_t at = 0;
-  if ((phases & 1u << OPI_PHASE_F) == 0) { /* its own forward, whatever it reads of it */
+  if ((phases & 1u << OPI_PHASE_F) == 0) { /* the action's own forward, however much of it is read
+                                            */
     at = made_at(r, action, r->cut->forward_of[action->stage], m, OPI_PHASE_F);
     if (phases == 1u << OPI_PHASE_W) {
       const uint64_t input = made_at(r, action, action->stage, m, OPI_PHASE_I);
@@ -175,8 +176,8 @@ static uint64_t inputs_at(replay *r, const opipe_action *action) {
   return at;
 }
 
-/* When an action's inputs and its credit are there. *out_stopped: what it waits with, itself or the
- * second of its pair: both can run at once, so neither gives the other anything. */
+/* When an action's inputs and its credit are ready. *out_stopped: the action that waits, itself or
+ * the second of its pair; both run at once, so neither feeds the other. */
 static uint64_t startable_at(replay *r, uint32_t a, uint32_t *out_stopped) {
   const opipe_action *action = &r->plan->actions[a];
   uint64_t at = inputs_at(r, action);
@@ -219,7 +220,7 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
       continue;
     r->t->phase_start[phase_index(plan, action->stage, action->microbatch, p)] = start;
     r->t->phase_end[phase_index(plan, action->stage, action->microbatch, p)] = end;
-    /* its end is known from now on, and with it when readers can start */
+    /* its end is now known, and with it the start of readers */
     opi_clock_happen(&r->clock, phase_index(plan, action->stage, action->microbatch, p), 0);
   }
   r->free_at_ns[action->rank] = end;
@@ -227,7 +228,8 @@ static void run_action(replay *r, uint32_t a, uint64_t start) {
   ++r->next[action->rank];
 }
 
-/* The action that makes what the rank stops for; *out_stopped: which of its own does. */
+/* The action that makes the rank's missing input; *out_stopped: the rank's action that waits for
+ * it. */
 static uint32_t awaited(replay *r, uint32_t rank, uint32_t *out_stopped) {
   const opi_piece_plan *plan = r->plan;
   uint32_t a = 0;
@@ -251,7 +253,7 @@ static int describe(const replay *r, uint32_t a, char *text, size_t room) {
                   pass_letter(opi_action_program(action)), action->microbatch, of);
 }
 
-/* Who waits for whom, from a stopped rank until one comes again; then that circle is told. */
+/* Follows "waits for" from a stopped rank until a rank repeats, and reports that cycle. */
 static opipe_status stuck(replay *r) {
   const opi_piece_plan *plan = r->plan;
   char text[460] = "";
@@ -275,7 +277,7 @@ static opipe_status stuck(replay *r) {
                   text, rank == first ? "" : "; and so on");
 }
 
-/* The rank's next record on the clock. A record whose start is known, and later, is looked at again
+/* The rank's next record on the clock. A record whose start is known but later is looked at again
  * then, so that records begin in the order of their starts. */
 static double act(void *ctx, uint32_t rank, double now) {
   replay *r = ctx;
@@ -303,7 +305,7 @@ static opipe_status run_all(replay *r, opi_arena *arena) {
   return r->n_run == r->plan->n_actions ? OPIPE_OK : stuck(r);
 }
 
-/* Positions instead of times, see lists.h. */
+/* Uses positions as times, see lists.h. */
 static opipe_status place_all(replay *r, opi_arena *arena) {
   const opi_piece_plan *plan = r->plan;
   r->t->start = OPI_ARENA_ARRAY(arena, uint64_t, plan->n_actions);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Offsets of what a rank holds in a mini-batch, by its own order of actions: every occurrence takes
- * its bytes from the first action that touches it (a received one: from its POST) to the last (a
- * sent one: to the action before which it should have left), and occurrences whose actions meet
- * share no byte. The rank's list is walked with a sorted list of free blocks, in several ways, of
- * which the tightest is kept; O(n log n) and the free blocks.
- */
+/* Offsets of a rank's tensors in a mini-batch, by its own order of actions. Every occurrence holds
+ * its bytes from the first action that touches it (if received: from its POST) to the last (if
+ * sent: to the action before which it should have left), and occurrences with overlapping lifetimes
+ * share no byte. The rank's list is walked with a sorted list of free blocks, once per way of
+ * fitting, and the tightest result is kept; O(n log n) plus the free blocks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,15 +20,15 @@ typedef struct pack {
   uint64_t align;
   uint32_t *starts, *ends; /* [n] occurrences by first action, by last action */
   uint64_t *sizes;         /* [occurrences] bytes, aligned */
-  uint64_t *tried;         /* [occurrences] offsets of the way under trial */
+  uint64_t *tried;         /* [occurrences] offsets of the current way */
   block *free;             /* [n + 1] by place */
-  block *held;             /* [2 n + 1] by place; who had the bytes last: holders */
+  block *held;             /* [2 n + 1] by place; their last owners: holders */
   uint32_t *holders;       /* [2 n + 1] */
   uint32_t n, n_free, n_held;
-  uint64_t top; /* bytes in use, at most so far */
+  uint64_t top; /* most bytes in use so far */
 } pack;
 
-/* Where to put a tensor: the lowest block that has room, or the smallest. */
+/* The block for a tensor: the lowest that fits, or the smallest. */
 enum { FIT_LOWEST, FIT_SMALLEST, N_FITS };
 
 static const opi_occurrence *at(const pack *p, uint32_t occurrence) {
@@ -38,7 +37,7 @@ static const opi_occurrence *at(const pack *p, uint32_t occurrence) {
 
 /* ---- lifetimes ---- */
 
-/* How many of the rank's records have ended by then, by the clock. */
+/* The number of the rank's records that have ended by then, by the clock. */
 static uint32_t ended_by(const opi_slots *s, uint32_t rank, uint64_t ns, bool before) {
   const uint32_t first = s->plan->rank_first[rank];
   uint32_t low = first, high = s->plan->rank_first[rank + 1];
@@ -52,9 +51,9 @@ static uint32_t ended_by(const opi_slots *s, uint32_t rank, uint64_t ns, bool be
   return low - first;
 }
 
-/* A received tensor's place stands one record before its sender starts to make it, by the clock, as
- * real times differ from modelled ones; where messages are matched by order, when it is made.
- * Anything else begins with the first record that has it. */
+/* A received tensor's place starts one record before its sender starts to make it, by the clock, as
+ * real times differ from modelled ones; if messages are matched by order, when it is made. Any
+ * other tensor starts with the first record that touches it. */
 static void find_life(opi_slots *s, uint32_t c, uint32_t m) {
   const uint32_t n_mb = s->plan->n_microbatches;
   const opi_cell *cell = &s->cut->cells[c];
@@ -83,7 +82,7 @@ typedef struct by_life {
   uint64_t n_bytes;
 } by_life;
 
-/* By action, then the largest first. */
+/* Orders by action, then by falling size. */
 static int compare_life(const void *x, const void *y) {
   const by_life *a = x, *b = y;
   if (a->when != b->when)
@@ -103,7 +102,7 @@ static void sort_lives(const pack *p, by_life *lives, uint32_t *items, bool ends
     items[i] = lives[i].index;
 }
 
-/* The free block for so many bytes; n_free: none has room. */
+/* The free block for n_bytes; n_free: none fits. */
 static uint32_t choose(const pack *p, uint64_t n_bytes, uint32_t fit) {
   uint32_t best = p->n_free;
   for (uint32_t i = 0; i < p->n_free; ++i) {
@@ -126,7 +125,7 @@ static void remove_free(pack *p, uint32_t i) {
 static bool take(pack *p, uint32_t occurrence, uint32_t fit) {
   const uint64_t n_bytes = p->sizes[occurrence];
   uint32_t i = choose(p, n_bytes, fit);
-  if (i == p->n_free) { /* the end grows, from the last free block if that reaches it */
+  if (i == p->n_free) { /* grow the end, starting in the last free block if it reaches the end */
     const bool open = p->n_free > 0 && p->free[p->n_free - 1].end == p->top;
     const uint64_t from = open ? p->free[p->n_free - 1].at : p->top;
     if (opi_add_u64(from, n_bytes, &p->top))
@@ -181,7 +180,7 @@ static bool walk(pack *p, uint32_t fit) {
   return true;
 }
 
-/* The most bytes that are held at one time. */
+/* The most bytes held at one time. */
 static uint64_t peak(const pack *p, bool stash) {
   const uint32_t n_mb = p->s->plan->n_microbatches;
   uint64_t now = 0, most = 0;
@@ -198,7 +197,7 @@ static uint64_t peak(const pack *p, bool stash) {
   return most;
 }
 
-/* ---- what had the bytes before ---- */
+/* ---- previous owners of bytes ---- */
 
 static opipe_status note_before(pack *p, opi_occurrence *o, uint32_t holder) {
   opi_slots *s = p->s;
@@ -214,7 +213,7 @@ static opipe_status note_before(pack *p, opi_occurrence *o, uint32_t holder) {
   return OPIPE_OK;
 }
 
-/* Takes the bytes over from those that had them; the rest of theirs stays noted as theirs. */
+/* Takes over bytes from their owners; owners keep the rest of theirs. */
 static opipe_status take_over(pack *p, uint32_t occurrence) {
   opi_occurrence *o = &p->s->occurrences[occurrence];
   const block b = {o->offset_bytes, o->offset_bytes + p->sizes[occurrence]};

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From lists to what playing them takes. */
+/* Turns lists into a playlist: programs with their costs, messages, and items. */
 #include <string.h>
 
 #include "partition/lists/playlist_build.h"
 
 /* ---- programs ---- */
 
-/* Pieces of the same rows of a stage that compute a phase. */
+/* The number of pieces of the same rows of a stage that compute a phase. */
 static uint32_t alike(const opi_playlist_maker *m, uint32_t piece, uint32_t phase) {
   const uint32_t first = piece / opi_playlist_pieces(m) * opi_playlist_pieces(m);
   const opi_piece *pieces = m->model->pieces[0];
@@ -18,7 +18,7 @@ static uint32_t alike(const opi_playlist_maker *m, uint32_t piece, uint32_t phas
   return n == 0 ? 1 : n;
 }
 
-/* What is kept of a micro-batch, of replicas that cut it by the first, is taken by the phase that
+/* The stash of a micro-batch (the first replica's, if replicas share it) is taken by the phase that
  * makes it and given back by the last that reads it. */
 static opipe_status sum_stashes(opi_playlist_maker *m) {
   const size_t n = (size_t)opi_playlist_whole_stages(m) * OPI_PHASES;
@@ -40,7 +40,7 @@ static opipe_status sum_stashes(opi_playlist_maker *m) {
   return OPIPE_OK;
 }
 
-/* Pieces of a phase have equal parts of what it keeps. */
+/* Pieces of a phase share its stash equally. */
 static opi_playlist_work make_work(const opi_playlist_maker *m, uint32_t piece, uint32_t pass) {
   const uint32_t phases = opi_program_phases(pass), whole = piece / opi_playlist_pieces(m);
   opi_playlist_work work = {.piece = piece, .pass = pass};
@@ -94,11 +94,11 @@ static uint32_t *stream_of(const opi_playlist_maker *m, uint32_t message) {
   return &m->stream_at[2 * sent->stream + sent->direct];
 }
 
-/* Those that are used, in the order of the lists'. */
+/* Makes the streams that are used, in the order of the lists. */
 static opipe_status make_streams(opi_playlist_maker *m) {
   const opi_lists *l = m->lists;
   const size_t n = 2 * (size_t)l->n_streams;
-  uint32_t *first = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n); /* message of each */
+  uint32_t *first = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n); /* first message of each */
   m->out->streams = OPI_ARENA_ARRAY(m->arena, opi_playlist_stream, n);
   if (first == NULL || m->out->streams == NULL)
     return opi_fail_nomem(m->err, n * sizeof *m->out->streams, "a playlist");
@@ -120,7 +120,7 @@ static opipe_status make_streams(opi_playlist_maker *m) {
 
 /* ---- items ---- */
 
-/* The operation that an end of a message is; OPI_PLAY_KINDS: it is none. */
+/* The operation of a message's end; OPI_PLAY_KINDS: none. */
 static uint32_t message_kind(uint32_t kind) {
   switch (kind) {
     case OPI_ACT_SEND:
@@ -143,7 +143,7 @@ static uint32_t request_end(const opi_playlist_maker *m, uint32_t rank) {
   return m->plan->trains ? l->rank_first[rank + 1] : l->request_first[rank * l->n_positions + 1];
 }
 
-/* What is played of the lists, before it is listed: messages that are sent, programs that run. */
+/* Finds the messages that are sent and the programs that run, before items are listed. */
 static void find_used(opi_playlist_maker *m) {
   for (uint32_t rank = 0; rank < m->plan->n_ranks; ++rank) {
     for (uint32_t i = m->lists->rank_first[rank]; i < request_end(m, rank); ++i) {
@@ -164,7 +164,7 @@ opipe_status opi_playlist_add(opi_playlist_maker *m, const opi_playlist_item *it
   return OPIPE_OK;
 }
 
-/* Is the end of a message played? Of one request alone those of others are not. */
+/* Whether the end of a message is played. A single request leaves out other requests' messages. */
 static bool is_played(const opi_playlist_maker *m, const opi_step *step) {
   return message_kind(step->kind) != OPI_PLAY_KINDS && (m->twice || step->lap == 0) &&
          m->travels[step->route];
@@ -204,7 +204,7 @@ static opipe_status add_step(opi_playlist_maker *m, uint32_t rank, const opi_ste
   }
 }
 
-/* Those of a batch that are played begin together. */
+/* Adds a batch: its played operations begin together. */
 static opipe_status add_batch(opi_playlist_maker *m, const opi_step *steps) {
   opi_playlist_item item = {.kind = OPI_PLAY_BATCH};
   for (uint32_t i = 0; i < steps->batch; ++i)
@@ -212,7 +212,7 @@ static opipe_status add_batch(opi_playlist_maker *m, const opi_step *steps) {
   return item.at == 0 ? OPIPE_OK : opi_playlist_add(m, &item);
 }
 
-/* What was posted for the first request of a stream before it began comes first. */
+/* A stream's receives posted before its first request come first. */
 static opipe_status list_rank(opi_playlist_maker *m, uint32_t rank) {
   const opi_lists *l = m->lists;
   m->out->rank_first[rank] = m->n_items;

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a plan's playlist of its lists. */
+/* Makes a plan's playlist from its lists. */
 #ifndef OPI_LISTS_PLAYLIST_H
 #define OPI_LISTS_PLAYLIST_H
 
 #include "partition/lists/lists.h"
 #include "partition/plan/playlist.h"
 
-/* Times are the piece plan's. sums [parameters]: what a sum over ranks moves of each
- * (partition/memory/predict.h); NULL: not known, its dense bytes. In `arena`. Errors: NOMEM. */
+/* Times are the piece plan's. sums [parameters]: bytes that a sum over ranks moves for each
+ * (partition/memory/predict.h); NULL: unknown, dense bytes are taken. Allocates in `arena`. Errors:
+ * NOMEM. */
 opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lists,
                                 const uint64_t *sums, opi_arena *arena, opi_playlist **out_playlist,
                                 opipe_error *err);
-/* Gives the groups the bytes of those of `file`, what the plan's file has. Errors: INVALID, its
- * groups are not these: the first that is another one. */
+/* Takes the groups' bytes from `file`, the playlist in the plan's file. Errors: INVALID, the first
+ * group that differs. */
 opipe_status opi_playlist_keep_bytes(opi_playlist *playlist, const opi_playlist *file,
                                      opipe_error *err);
 

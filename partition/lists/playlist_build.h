@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between playlist.c (programs, messages, lists) and playlist_sums.c (what ranks sum up and wait
- * for). */
+/* Shared by playlist.c (programs, messages, lists) and playlist_sums.c (sums over ranks and
+ * barriers). */
 #ifndef OPI_PLAYLIST_BUILD_H
 #define OPI_PLAYLIST_BUILD_H
 
 #include "partition/lists/playlist.h"
 
-/* Groups by what they are of: OPIPE_NONE, there is none. */
+/* Indices of groups; OPIPE_NONE: there is none. */
 typedef struct opi_playlist_sums {
-  uint32_t *stage_group; /* [whole stages] of replicas */
-  uint32_t *n_come;      /* [whole stages] REDUCEs of the rank at hand */
-  bool *has_tie;         /* [ranks * n_ties] parameters that are summed at the update, by slots */
+  uint32_t *stage_group; /* [whole stages] over the replicas */
+  uint32_t *n_come;      /* [whole stages] REDUCEs of the current rank so far */
+  bool *has_tie;         /* [ranks * n_ties] parameters summed at the update, by slots */
   uint32_t *barrier;     /* [ranks] */
   uint32_t n_ties, first_tie, norms;
-  bool alone; /* norms are summed beside what follows */
+  bool alone; /* norms are summed in the background */
 } opi_playlist_sums;
 
 typedef struct opi_playlist_maker {
@@ -23,22 +23,22 @@ typedef struct opi_playlist_maker {
   const opi_cut *cut;
   const uint64_t *sum_bytes; /* [parameters]; NULL: dense */
   opi_playlist *out;
-  opi_arena *arena;      /* of what is made */
-  opi_arena scratch;     /* of the rest */
+  opi_arena *arena;      /* of the result */
+  opi_arena scratch;     /* of everything else */
   uint32_t *stream_at;   /* [2 * lists' streams] by whether they are direct; OPIPE_NONE */
   double *taken, *given; /* [whole stages * OPI_PHASES] bytes of a micro-batch */
-  bool *travels;         /* [messages] it is sent in what is played */
-  bool *works;           /* [pieces * OPI_PROGRAMS] that the lists run */
+  bool *travels;         /* [messages] sent in the playlist */
+  bool *works;           /* [pieces * OPI_PROGRAMS] run by the lists */
   opi_playlist_sums sums;
   uint32_t room_items, n_items;
   bool twice;
   opipe_error *err;
 } opi_playlist_maker;
 
-/* Behind those of the rank at hand. */
+/* Appends to the current rank's items. */
 opipe_status opi_playlist_add(opi_playlist_maker *maker, const opi_playlist_item *item);
 
-/* playlist_sums.c. Makes the groups; adds what a REDUCE and an UPDATE come to. */
+/* playlist_sums.c. Makes the groups; adds the items of a REDUCE and an UPDATE. */
 opipe_status opi_playlist_sums_make(opi_playlist_maker *maker);
 opipe_status opi_playlist_sums_reduce(opi_playlist_maker *maker, uint32_t rank,
                                       const opi_step *step);

@@ -1,25 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a training step sum up, as runtime/weights does it: gradients over the replicas
- * of a stage, begun by REDUCE and awaited by UPDATE; there those of parameters that several stages
- * read, one after the other; then all ranks wait for each other and sum the norms. Double-buffered
- * ranks that step alone sum these beside the next mini-batch.
- */
+/* Sums over the ranks of a training step, as runtime/weights runs them. REDUCE begins the
+ * gradients' sum over the replicas of a stage, and UPDATE waits for it. UPDATE then sums parameters
+ * that several stages read, one after the other; then all ranks wait for each other and sum the
+ * norms. Double-buffered ranks that step alone sum norms beside the next mini-batch. */
 #include <stdio.h>
 #include <string.h>
 
 #include "partition/lists/playlist_build.h"
 
-/* ---- who holds what ---- */
+/* ---- holders ---- */
 
-/* What ranks hold of the trained parameters. */
+/* The trained parameters that ranks hold. */
 typedef struct holdings {
   opi_playlist_maker *m;
   uint32_t *n_stages; /* [ranks * params] stages of the rank that read it */
   bool *reads;        /* [whole stages * params] */
   bool *at_home;      /* [whole stages * ranks] */
   bool *tied;         /* [params] */
-  uint32_t *ranks;    /* [ranks] of the group at hand */
-  uint32_t n_trained; /* parameters that any rank holds */
+  uint32_t *ranks;    /* [ranks] of the current group */
+  uint32_t n_trained; /* parameters that at least one rank holds */
 } holdings;
 
 static void list_readers(const holdings *h) {
@@ -42,8 +41,8 @@ static void list_readers(const holdings *h) {
   }
 }
 
-/* A parameter that several ranks hold is tied where more than one stage reads it: then it is summed
- * at the step, over all of them. */
+/* A parameter on several ranks is tied if more than one stage reads it: it is summed at the step,
+ * over all of them. */
 static void judge_param(holdings *h, uint32_t slot) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
@@ -81,7 +80,7 @@ static opipe_status find_holdings(opi_playlist_maker *m, holdings *out) {
   return OPIPE_OK;
 }
 
-/* What a sum over ranks moves of a parameter. */
+/* Bytes that a sum over ranks moves for a parameter. */
 static uint64_t sum_bytes(const holdings *h, uint32_t slot) {
   const opi_playlist_maker *m = h->m;
   return m->sum_bytes == NULL ? m->cut->sources[slot].n_bytes : m->sum_bytes[slot];
@@ -89,7 +88,7 @@ static uint64_t sum_bytes(const holdings *h, uint32_t slot) {
 
 /* ---- groups ---- */
 
-/* Of h->ranks, group->n_ranks of them. */
+/* Adds a group of the first group->n_ranks of h->ranks. */
 static opipe_status add_group(const holdings *h, const opi_playlist_group *group) {
   opi_playlist_maker *m = h->m;
   opi_playlist_group *to = &m->out->groups[m->out->n_groups++];
@@ -99,7 +98,7 @@ static opipe_status add_group(const holdings *h, const opi_playlist_group *group
                            : OPIPE_OK;
 }
 
-/* Over the replicas of a stage, if these are of several ranks. */
+/* Makes the sum over a stage's replicas, if they are on several ranks. */
 static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
@@ -119,7 +118,7 @@ static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
   return add_group(h, &group);
 }
 
-/* One for every tied parameter, over the ranks that hold it. */
+/* Makes one sum for every tied parameter, over the ranks that hold it. */
 static opipe_status make_ties(const holdings *h) {
   opi_playlist_maker *m = h->m;
   opi_playlist_sums *sums = &m->sums;
@@ -147,7 +146,7 @@ static bool takes_part(const opi_playlist_maker *m, uint32_t rank) {
   return m->lists->rank_first[rank + 1] != m->lists->rank_first[rank];
 }
 
-/* Nothing travels, and all of a group go on when the last has come. */
+/* A barrier moves no bytes; its group proceeds when the last rank has come. */
 static opipe_status make_barriers(const holdings *h) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_ranks = m->plan->n_ranks;
@@ -167,8 +166,8 @@ static opipe_status make_barriers(const holdings *h) {
   return OPIPE_OK;
 }
 
-/* A number for every trained parameter, and one for the losses, each as far apart as the devices'
- * memory wants it. */
+/* Sums one number per trained parameter, and one for the losses, spaced by the devices' alignment.
+ */
 static opipe_status make_norms(const holdings *h) {
   opi_playlist_maker *m = h->m;
   const uint32_t alignment =
@@ -220,18 +219,18 @@ static opipe_status add_start(opi_playlist_maker *m, uint32_t group) {
   return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_START, .at = group});
 }
 
-/* lap: -1: of the mini-batch before. */
+/* lap -1: of the mini-batch before. */
 static opipe_status add_join(opi_playlist_maker *m, uint32_t group, int16_t lap) {
   return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_JOIN, .at = group, .lap = lap});
 }
 
-/* The rank comes to it and waits for what it brings. */
+/* The rank enters the sum and waits for its result. */
 static opipe_status add_sum(opi_playlist_maker *m, uint32_t group) {
   OPI_TRY(add_start(m, group));
   return add_join(m, group, 0);
 }
 
-/* REDUCEs of a rank for one stage: of each of its replicas there, the last comes for all. */
+/* REDUCEs of a rank for one stage, one per replica there; the last starts the sum. */
 static uint32_t reduces_of(const opi_playlist_maker *m, uint32_t rank, uint32_t whole) {
   uint32_t n = 0;
   for (uint32_t i = m->lists->rank_first[rank]; i < m->lists->rank_first[rank + 1]; ++i) {

@@ -2,24 +2,23 @@
 /* Replays exactly the lists that run, under the executor's own rules and the transport's, on the
  * clock (partition/plan/clock.h): the proof, untimed, and the times that plans predict. A rank's
  * steps are a fixed sequence, and every wait is for one end of a message that one other rank
- * brings: a Kahn network, so that one greedy replay decides for every interleaving whether it ends,
- * and gives the times of all. When it stops short, following the arrows "waits for" gives the cycle
- * that is printed. An order of messages on which two ranks do not agree is an error too where they
- * are matched by it.
+ * brings. This is a Kahn network: one greedy replay decides for every interleaving whether it ends,
+ * and gives the times of all. If it stops short, the chain of "waits for" is the cycle to report.
+ * If messages are matched by order, two ranks that disagree on the order are an error too.
  *
- *   TAG, STREAM  a receive is posted in passing; a send waits aside until it is
- *   EDGE, PAIR   so is a receive; a send stops the rank until it is
- *   BLOCKING     proof: sends and receives stop the rank until the other end is there. Clock: an
- *                endpoint has one operation under way; the rank stops in front of the next until
- *                that has arrived, and at a send until it is posted
- *   GROUPED      proof: the same: lists hold one operation after the other, so that they also do
- *                where those of a batch start together, and later ones no later than here. Clock:
- *                as BLOCKING, with batches as one operation, in which sends stop nobody
+ *   TAG, STREAM  posting a receive never waits; a send waits in the background for its receive
+ *   EDGE, PAIR   posting a receive never waits; a send blocks the rank until its receive is posted
+ *   BLOCKING     proof: sends and receives block the rank until the other end is there. Clock: an
+ *                endpoint has one operation in progress; the rank waits in front of the next until
+ *                that has arrived, and at a send until its receive is posted
+ *   GROUPED      proof: as BLOCKING. Lists that pass with one operation after the other also pass
+ *                if a batch starts together, as no operation starts later. Clock: as BLOCKING, with
+ *                a batch as one operation, in which sends do not block
  *
- * The clock waits for nothing that the proof does not, but for what is under way to arrive: what is
- * proven ends by the clock too.
+ * Beyond the proof's waits, the clock only waits for operations in progress to arrive: a proven
+ * list ends by the clock too.
  *
- * A training step is a barrier: no rank goes on before all have come to their update.
+ * A training step is a barrier: no rank proceeds before all have reached their update.
  * Double-buffered ranks that step alone wait for those with which they share a weight.
  */
 #include <stdio.h>
@@ -28,21 +27,21 @@
 #include "partition/plan/clock.h"
 #include "partition/plan/rules.h"
 
-/* When the ends of a message were there, and when what it brings; NEVER before that. */
+/* Times at which a message's ends, and the message itself, were there; NEVER before. */
 enum { POSTED, SENT, ARRIVED, ENDS, NOTHING = ENDS };
 typedef struct ends {
   double at[ENDS];
 } ends;
 static const double NEVER = -1.0;
 
-/* What a rank's endpoint has under way, under BLOCKING and GROUPED. */
+/* Operations in progress at a rank's endpoint, under BLOCKING and GROUPED. */
 typedef struct under_way {
   const ends *of[OPIPE_BATCH_MOST];
   uint32_t n;
-  uint32_t batch_end; /* the batch at hand ends in front of this step */
-  bool begun;         /* the batch has an operation under way */
-  bool is_batch;      /* of which none is through before all of it */
-  bool open;          /* receives that the next operation joins: nobody has asked for them yet */
+  uint32_t batch_end; /* the current batch ends before this step */
+  bool begun;         /* the batch has an operation in progress */
+  bool is_batch;      /* its operations complete together */
+  bool open;          /* receives that join the next operation: no end has asked for them yet */
 } under_way;
 
 typedef struct replay {
@@ -50,19 +49,20 @@ typedef struct replay {
   const opi_lists *lists;
   const opi_cut *cut;
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
-  uint32_t *item, *step; /* [n_ranks] where each rank is */
-  uint32_t *position;    /* [n_ranks] in which request of the item */
+  uint32_t *item, *step; /* [n_ranks] current item and step of each rank */
+  uint32_t *position;    /* [n_ranks] request within the item */
   opi_clock clock;       /* events: ends and arrivals of messages, then groups at their updates */
   double *now;           /* [n_ranks] the clock's */
   double *link_free;     /* [n_streams] when the last message has left the sender */
   under_way *under_way;  /* [n_ranks] */
-  double *finish;        /* [n_items * n_positions] when the last rank was done with a request, or,
-                            training, with an item */
-  double *barrier;       /* [n_items * n_ranks] when the last rank of a group came to the update */
-  uint32_t *n_updates;   /* [n_items * n_ranks] ranks of a group that have come to the update */
-  uint32_t *group;       /* [n_ranks] who waits for whom at the update: its lowest rank */
+  double *finish;        /* [n_items * n_positions] when the last rank finished a request or,
+                            training, an item */
+  double *barrier;       /* [n_items * n_ranks] when the last rank of a group reached the update */
+  uint32_t *n_updates;   /* [n_items * n_ranks] ranks of a group that reached the update */
+  uint32_t *group;       /* [n_ranks] ranks that wait for each other at the update, named by the
+                            lowest */
   uint32_t *group_size;  /* [n_ranks] */
-  bool *updates;         /* [n_ranks] has it, in its item? */
+  bool *updates;         /* [n_ranks] it has updated in its item */
   uint32_t n_items, rule;
   bool twice; /* weights in two versions */
   bool timed;
@@ -71,7 +71,7 @@ typedef struct replay {
   opipe_error *err;
 } replay;
 
-/* Items of a double-buffered run: prologue, bodies, epilogue. */
+/* Whether the step runs in this item of a double-buffered run: prologue, body or epilogue. */
 static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
   if (!p->twice)
     return true;
@@ -80,7 +80,8 @@ static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
   return item + 1 < p->n_items || step->next == 0;
 }
 
-/* NULL: of before the first item, or, double-buffered, of a mini-batch behind the last. */
+/* NULL: the message is of before the first item or, double-buffered, of a mini-batch after the
+ * last. */
 static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
   const int64_t own = p->twice ? (int64_t)item + step->next - 1 : (int64_t)item;
   const int64_t batch = own + step->lap;
@@ -89,7 +90,7 @@ static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
   return &p->ends[(size_t)batch * p->lists->n_messages + step->route];
 }
 
-/* The clock's event of an end of a message, or of its arrival. */
+/* The clock's event for an end of a message, or for its arrival. */
 static uint64_t event_of(const replay *p, const ends *e, uint32_t end) {
   return (uint64_t)(e - p->ends) * ENDS + end;
 }
@@ -99,7 +100,7 @@ static void happen(replay *p, ends *e, uint32_t end, double at) {
   opi_clock_happen(&p->clock, event_of(p, e, end), at);
 }
 
-/* The rank waits for it. */
+/* Makes the rank wait for it. */
 static bool await(replay *p, uint32_t rank, const ends *e, uint32_t end) {
   (void)opi_clock_wait(&p->clock, rank, event_of(p, e, end));
   return false;
@@ -109,7 +110,7 @@ static bool is_end(const opi_step *step) {
   return step->kind == OPI_ACT_POST || step->kind == OPI_ACT_SEND;
 }
 
-/* If both ends are there, the message is on its way. */
+/* Starts the message if both ends are there. */
 static void meet(replay *p, const opi_step *step, ends *e) {
   const opi_list_message *m = &p->lists->messages[step->route];
   const opi_link *link = &p->plan->whole->link;
@@ -120,7 +121,7 @@ static void meet(replay *p, const opi_step *step, ends *e) {
   happen(p, e, ARRIVED, p->timed ? opi_link_pass(link, at, n_bytes, &p->link_free[m->stream]) : at);
 }
 
-/* The rank stands at the end of a message: others see that. */
+/* Notes that the rank has reached the end of a message, which others may await. */
 static void arrive(replay *p, uint32_t rank, const opi_step *step) {
   ends *e = ends_of(p, p->item[rank], step);
   const uint32_t end = step->kind == OPI_ACT_POST ? POSTED : SENT;
@@ -131,7 +132,7 @@ static void arrive(replay *p, uint32_t rank, const opi_step *step) {
   meet(p, step, e);
 }
 
-/* The end of its message, or the arrival, that a step waits for. */
+/* The message's end, or its arrival, that a step waits for. */
 static uint32_t wanted(const replay *p, const opi_step *step) {
   switch (step->kind) {
     case OPI_ACT_POST:
@@ -145,7 +146,7 @@ static uint32_t wanted(const replay *p, const opi_step *step) {
   }
 }
 
-/* Is that there? Then the rank's time is at least its own. */
+/* Whether it is there; then the rank's time is at least its time. */
 static bool take(replay *p, uint32_t rank, const ends *e, uint32_t end) {
   if (e->at[end] < 0)
     return await(p, rank, e, end);
@@ -170,7 +171,7 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
     result->end_ns[step->route] = p->now[rank];
 }
 
-/* The rank stands at its update. Has every other of its group come to theirs? */
+/* The rank is at its update. Returns whether its whole group is. */
 static bool update(replay *p, uint32_t rank) {
   const size_t at = (size_t)p->item[rank] * p->plan->n_ranks + p->group[rank];
   double *last = &p->barrier[at];
@@ -187,7 +188,7 @@ static bool update(replay *p, uint32_t rank) {
   return true;
 }
 
-/* By the clock, under BLOCKING and GROUPED: what was under way has arrived? */
+/* By the clock, under BLOCKING and GROUPED: whether the operations in progress have arrived. */
 static bool take_turn(replay *p, uint32_t rank) {
   under_way *u = &p->under_way[rank];
   bool all = true;
@@ -197,7 +198,7 @@ static bool take_turn(replay *p, uint32_t rank) {
   return all;
 }
 
-/* A receiver, or a sender, asks for a message: is it through, with the batch that it is of? */
+/* A receiver or sender asks for a message. Returns whether it is complete, with its batch. */
 static bool is_through(replay *p, uint32_t rank, const ends *e) {
   const under_way *u = &p->under_way[rank];
   bool found = false, all = true;
@@ -213,7 +214,7 @@ static void begin_batch(under_way *u, uint32_t end) {
   u->begun = false;
 }
 
-/* The same: may the end of a message begin? If so it does. */
+/* The same; begins the end of a message if it may begin. Returns whether it did. */
 static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   under_way *u = &p->under_way[rank];
   const ends *e = ends_of(p, p->item[rank], step);
@@ -234,7 +235,7 @@ static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   return true;
 }
 
-/* May the step happen? If so it does. */
+/* Performs the step if it can happen. Returns whether it did. */
 static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
                        step->kind == OPI_ACT_RESERVE;
@@ -258,7 +259,7 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   return end == NOTHING || take(p, rank, e, end);
 }
 
-/* The rank has come to `step`: it is done with the requests that end there. */
+/* The rank has reached `step`: it is done with the requests that end there. */
 static void note_finish(replay *p, uint32_t rank, uint32_t step) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t *first = &p->lists->request_first[rank * n];
@@ -270,7 +271,7 @@ static void note_finish(replay *p, uint32_t rank, uint32_t step) {
   }
 }
 
-/* The rank has come to the end of its list, and begins it again for the next item. */
+/* The rank has reached the end of its list and starts it again for the next item. */
 static void end_item(replay *p, uint32_t rank) {
   double *finish = &p->finish[p->item[rank]];
   p->step[rank] = p->lists->rank_first[rank];
@@ -300,7 +301,7 @@ static double act(void *ctx, uint32_t rank, double now) {
   return p->now[rank];
 }
 
-/* ---- what is wrong ---- */
+/* ---- reports of deadlocks ---- */
 
 static const char *tensor_of(const replay *p, uint32_t message) {
   const opi_list_message *m = &p->lists->messages[message];
@@ -321,7 +322,7 @@ static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char
   return out;
 }
 
-/* A rank that has not come to its update, while this one stands there. */
+/* Names a rank of the group that has not reached its update. */
 static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size_t room) {
   uint32_t other = 0;
   while (p->group[other] != p->group[rank] || p->item[other] > p->item[rank] ||
@@ -332,7 +333,7 @@ static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size
   return other;
 }
 
-/* What the rank's step waits for, in words; returns the rank that would bring it. */
+/* Describes what the rank's step waits for; returns the rank that would bring it. */
 static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
   const opi_step *step = &p->lists->steps[p->step[rank]];
   if (step->kind == OPI_ACT_UPDATE)
@@ -350,7 +351,7 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
   return posted ? stream->src_rank : stream->dst_rank;
 }
 
-/* From the first stopped rank to the one that it waits for, and on, until one comes again. */
+/* Follows "waits for" from the first stopped rank until one repeats, and reports that cycle. */
 static opipe_status stuck(const replay *p) {
   char text[700] = "";
   size_t at = 0;
@@ -362,7 +363,7 @@ static opipe_status stuck(const replay *p) {
   for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
        i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
     char one[320];
-    if (i > 0 && (rank == first || rank == last)) /* round the circle; or a rank's own later step */
+    if (i > 0 && (rank == first || rank == last)) /* a cycle; or a rank's own later step */
       break;
     last = rank;
     rank = describe(p, rank, one, sizeof one);
@@ -375,7 +376,7 @@ static opipe_status stuck(const replay *p) {
 
 /* ---- matching by order ---- */
 
-/* Which operation of a rank with a peer a message is, for both of its ends. EDGE: sends and
+/* Numbers the operations of a rank with a peer, at both ends of each message. EDGE: sends and
  * receives are counted apart. */
 static void number_ends(const replay *p, uint32_t rank, uint32_t *counts, uint32_t *sends,
                         uint32_t *posts) {
@@ -425,7 +426,7 @@ static opipe_status check_order(const replay *p, opi_arena *scratch) {
 
 /* ---- all of it ---- */
 
-/* What a stream posts before its first request. */
+/* Posts a stream's receives from before its first request. */
 static void post_first(replay *p) {
   for (uint32_t i = 0; i < p->lists->n_steps && !p->plan->trains; ++i) {
     const opi_step *step = &p->lists->steps[i];
@@ -434,7 +435,7 @@ static void post_first(replay *p) {
   }
 }
 
-/* How many have come when all have. */
+/* Counts the ranks of each update's group. */
 static opipe_status find_groups(replay *p, opi_arena *scratch) {
   const opi_piece_plan *plan = p->plan;
   OPI_TRY(opi_update_groups(plan, p->cut, scratch, &p->group, p->err));
@@ -475,7 +476,7 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   return check_order(p, scratch);
 }
 
-/* From when the body begins: behind a prologue there is time in front of it. */
+/* Shifts times to the start of the body: after a prologue it is later than 0. */
 static void shift_times(const replay *p) {
   const opi_replay_result *result = p->result;
   double first = -1;
@@ -489,7 +490,8 @@ static void shift_times(const replay *p) {
   }
 }
 
-/* Over the last half of what was replayed, whole bodies; a double-buffered epilogue is none. */
+/* Measures the last half of the replay, in whole bodies; a double-buffered epilogue does not count.
+ */
 static void measure(replay *p) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t n_bodies = p->twice && p->n_items > 2 ? p->n_items - 1 : p->n_items;
@@ -536,7 +538,7 @@ opipe_status opi_lists_prove(const opi_piece_plan *plan, const opi_lists *lists,
   enum { MINI_BATCHES = 3 };
   const bool twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
   const uint32_t n_items = plan->trains && !twice ? 2 : MINI_BATCHES + (plan->trains ? 1u : 0u);
-  if (twice) /* a prologue and an epilogue, which an evaluation is too */
+  if (twice) /* a prologue and an epilogue, as in an evaluation */
     OPI_TRY(opi_lists_replay(plan, lists, cut, 2, allocator, NULL, err));
   return opi_lists_replay(plan, lists, cut, n_items, allocator, NULL, err);
 }

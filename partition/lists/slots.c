@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lifetimes of all tensors; and, round a circle, slots: one pool for every cell and rank, the
- * lowest free slot for every occurrence. What has a beginning and an end is packed (pack.c).
- */
+/* Lifetimes of all tensors and, around a circle, slots: one pool per cell and rank, the lowest free
+ * slot for every occurrence. Lists with a beginning and an end are packed (pack.c). */
 #include "partition/lists/slots.h"
 
 #include <stdlib.h>
@@ -29,8 +28,8 @@ static const opi_route *route_of(const opi_slots *s, uint32_t route, uint32_t m)
   return &s->cuts[opi_row_class_of(s->plan->whole, m)]->routes[route];
 }
 
-/* May what a route within an instance brings stay where it is? In no class the rows begin where
- * the device cannot have a tensor. */
+/* Whether a tensor routed within an instance stays in place: in every class its rows begin where
+ * the device can have a tensor. */
 static bool stays(const opi_slots *s, uint32_t route, uint32_t rank) {
   for (uint32_t k = 0; k < s->n_classes; ++k) {
     if (s->alignment[rank] > 1 && s->cuts[k]->routes[route].src_bytes % s->alignment[rank] != 0)
@@ -39,9 +38,8 @@ static bool stays(const opi_slots *s, uint32_t route, uint32_t rank) {
   return true;
 }
 
-/* A received tensor takes its place from when its first maker starts: where real times differ from
- * modelled ones, the message is not kept waiting for it. Rows that are copied from another piece:
- * when they are. */
+/* A received tensor is live from the start of its first maker, so that messages never wait for
+ * memory if real times differ from modelled ones. Rows copied from another piece: from the copy. */
 static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occurrence *o) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint32_t n_mb = s->plan->n_microbatches;
@@ -69,7 +67,7 @@ static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occu
   return OPIPE_OK;
 }
 
-/* One micro-batch of one cell, by itself. */
+/* The lifetime of one micro-batch of one cell, on its own. */
 static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_times *t = s->times;
   const opi_cell *cell = &s->cut->cells[c];
@@ -98,7 +96,7 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
   return OPIPE_OK;
 }
 
-/* How many records a message may be early, round the circle. In a stream of requests it has one
+/* By how many records a message may be early around the circle. In a stream of requests it has one
  * slot more than that: as many as micro-batches lie between its ends. */
 static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
   const uint32_t n_pieces = s->plan->n_pieces;
@@ -110,7 +108,7 @@ static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
   return s->plan->whole->depth == 0 ? 1 : s->plan->whole->depth;
 }
 
-/* Is all of the route's two cells one tensor, for every number of rows? */
+/* Whether both cells of the route are all of one tensor, for every number of rows. */
 static bool is_whole(const opi_slots *s, uint32_t route) {
   for (uint32_t k = 0; k < s->n_classes; ++k) {
     const opi_cut *cut = s->cuts[k];
@@ -123,8 +121,8 @@ static bool is_whole(const opi_slots *s, uint32_t route) {
   return true;
 }
 
-/* How many of the rank's records stand in its list before what happens at `at`, by the clock: one
- * under way then does, or does not. */
+/* The number of the rank's records that stand in its list before time `at`, by the clock; under_way
+ * decides whether a running one counts. */
 static uint32_t records_before(const opi_slots *s, uint32_t rank, uint64_t at, bool under_way) {
   const uint32_t first = s->plan->rank_first[rank];
   uint32_t low = first, high = s->plan->rank_first[rank + 1];
@@ -144,10 +142,10 @@ static uint32_t maker_of(const opi_slots *s, const opi_route *route, uint32_t m)
                      route->phase];
 }
 
-/* From which position of the reader's rank on a double-buffered tensor that a route brings has its
- * place. Where messages are matched by order: from when its maker ends, by the clock. Else before
- * the record that is under way when its maker begins: it can be made in place, and all that its
- * maker waits for lies before that moment. */
+/* The position of the reader's rank from which a double-buffered tensor of a route has its place.
+ * If messages are matched by order: the maker's end, by the clock. Else before the record that runs
+ * when the maker begins: the tensor can be made in place, and all that the maker waits for lies
+ * earlier. */
 static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t rank, uint32_t m) {
   const uint32_t n = s->plan->rank_first[rank + 1] - s->plan->rank_first[rank];
   const uint32_t maker = maker_of(s, route, m);
@@ -156,7 +154,7 @@ static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t r
          (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
 }
 
-/* Has the circle room for it from then on? */
+/* Whether the circle has room for it from then on. */
 static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
   const opi_occurrence *o = &s->occurrences[occurrence(s, route->dst_cell, m)];
   if (!s->times->periodic || !s->plan->trains)
@@ -176,8 +174,8 @@ static uint32_t first_direct(const opi_slots *s, uint32_t c, uint32_t m) {
   return r;
 }
 
-/* A tensor that no stage of its rank reads is made where its first reader has it that shares
- * memory; from there it is copied to the others, before that one may read and free it. */
+/* A tensor that no stage of its own rank reads is made at the place of its first reader that shares
+ * memory. From there it is copied to the others, before that reader may read and free it. */
 static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint32_t first = cell->source == OPI_CELL_MADE ? first_direct(s, c, m) : OPIPE_NONE;
@@ -194,8 +192,8 @@ static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
     s->occurrences[occurrence(s, c, m)].home = (uint32_t)occurrence(s, to, m);
 }
 
-/* A route lengthens the life of what it takes from: until it is delivered, or until the reader on
- * the same rank is done with it. */
+/* A route extends the life of its source: until it is delivered, or until the reader on the same
+ * rank is done. */
 static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
   const opi_times *t = s->times;
   const opi_route *route = route_of(s, r, m);
@@ -208,7 +206,8 @@ static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
   const bool here = dst->home != OPIPE_NONE || route->within;
   const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
   uint64_t until =
-      end + (end - start) + opi_link_ns(&s->plan->whole->link, route->n_bytes); /* as much slack */
+      end + (end - start) + opi_link_ns(&s->plan->whole->link, route->n_bytes); /* the same again as
+                                                                                   slack */
   if (here)
     until = dst->home != OPIPE_NONE ? dst->t1 : t->end[last];
   else if (t->periodic)
@@ -219,7 +218,7 @@ static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
     src->t1 = until;
 }
 
-/* Those within instances come first: what they read may itself lie in another stage's place. */
+/* Routes within instances come first: their source may itself lie in another stage's place. */
 static void follow_routes(opi_slots *s) {
   for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
     for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
@@ -236,9 +235,9 @@ int opi_by_time(const void *x, const void *y) {
   return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* From which position on a received tensor has its place: `ahead` records before its reader; of
- * training, when the first of what it is made of is. What a training body sends is received in the
- * same body: a step is a barrier. */
+/* The position from which a received tensor has its place: `ahead` records before its reader; in
+ * training, when its first maker starts. A training body receives what it sends: a step is a
+ * barrier. */
 static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64_t reader) {
   const opi_cell *cell = &s->cut->cells[c];
   const uint64_t ahead = ahead_of(s, &s->cut->routes[cell->route]);
@@ -253,7 +252,7 @@ static uint64_t received_from(const opi_slots *s, uint32_t c, uint32_t m, uint64
   return first;
 }
 
-/* A received tensor may come `depth` records before its reader, as far as the circle has room. */
+/* A received tensor may come `depth` records before its reader, if the circle has room. */
 static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
   opi_occurrence *o = &s->occurrences[occurrence(s, c, m)];
   const uint64_t n = s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
@@ -267,7 +266,7 @@ static opipe_status bend_one(opi_slots *s, uint32_t c, uint32_t m) {
       return OPIPE_OK;
   }
   if (o->t1 - o->t0 > n && s->times->end[o->last_action] - o->t0 <= n)
-    o->t1 = o->t0 + n; /* a send that has less time */
+    o->t1 = o->t0 + n; /* then a send has less time */
   if (o->t1 - o->t0 <= n)
     return OPIPE_OK;
   return opi_fail(s->err, OPIPE_E_UNSUPPORTED,
@@ -291,8 +290,8 @@ typedef struct circle {
   const opi_timed *entries; /* [n] t0 below length */
   uint32_t *slot_of;        /* [n] */
   uint32_t *first, *last;   /* [n] by slot */
-  uint64_t *ends; /* [2 * n_leaves] leaf n_leaves + slot: where its last arc ends, 0: none; node i:
-                     the least of 2i and 2i + 1 */
+  uint64_t *ends; /* [2 * n_leaves] leaf n_leaves + slot: end of its last arc, 0: none; node i: the
+                     least of 2i and 2i + 1 */
   uint64_t length;
   uint32_t n, n_slots, n_leaves;
 } circle;
@@ -302,8 +301,8 @@ static uint64_t arc_end(const circle *c, uint32_t i) {
   return c->entries[i].t0 + (o->t1 - o->t0);
 }
 
-/* The slot's arcs do not meet and come by start: the next can meet the last, or, round the circle,
- * the first. */
+/* The slot's arcs are disjoint and sorted by start: the next may overlap only the last or, around
+ * the circle, the first. */
 static bool meets_slot(const circle *c, uint32_t i, uint32_t slot) {
   return slot < c->n_slots && (arc_end(c, c->last[slot]) > c->entries[i].t0 ||
                                arc_end(c, i) > c->entries[c->first[slot]].t0 + c->length);
@@ -318,8 +317,8 @@ static void take_slot(circle *c, uint32_t i, uint32_t slot) {
   c->slot_of[i] = slot;
 }
 
-/* Slots in turn, in `n_turns` turns of lengths that differ by one at most: the fewest where arcs
- * are alike. False: some meet. */
+/* Assigns slots in turn, in `n_turns` turns whose lengths differ by at most one: the fewest slots
+ * if arcs are alike. False: some overlap. */
 static bool colour_in_turns(circle *c, uint32_t n_turns) {
   uint32_t turn = 0, first = 0;
   c->n_slots = 0;
@@ -336,7 +335,7 @@ static bool colour_in_turns(circle *c, uint32_t n_turns) {
   return true;
 }
 
-/* The lowest slot from `slot` on whose last arc ends by `at`. */
+/* The lowest slot, from `slot` on, whose last arc ends by `at`. */
 static uint32_t lowest_free(const circle *c, uint32_t slot, uint64_t at) {
   uint32_t i = c->n_leaves + slot;
   while (c->ends[i] > at || i < c->n_leaves) {
@@ -351,8 +350,8 @@ static uint32_t lowest_free(const circle *c, uint32_t slot, uint64_t at) {
   return i - c->n_leaves;
 }
 
-/* The lowest slot whose first arc begins, round the circle, no sooner than at `end`: slots are
- * opened in the order of the arcs. */
+/* The lowest slot whose first arc begins, around the circle, no sooner than `end`: slots are opened
+ * in the order of the arcs. */
 static uint32_t lowest_behind(const circle *c, uint64_t end) {
   uint32_t low = 0, high = c->n_slots;
   while (low < high) {
@@ -365,7 +364,7 @@ static uint32_t lowest_behind(const circle *c, uint64_t end) {
   return low;
 }
 
-/* For arcs of any length: the lowest slot of whose occupants none is met. */
+/* For arcs of any length: the lowest slot with no overlapping arc. */
 static void colour_lowest(circle *c) {
   c->n_slots = 0;
   c->n_leaves = 1;
@@ -382,7 +381,7 @@ static void colour_lowest(circle *c) {
   }
 }
 
-/* By start, round the circle; what had the slot before is the nearest behind. */
+/* By start, around the circle; the slot's previous owner is the nearest one before. */
 static uint32_t colour_circle(opi_slots *s, opi_timed *entries, uint32_t n, uint32_t *slot_of,
                               uint32_t *first, uint32_t *last, uint64_t *ends, uint64_t length) {
   circle c = {s, entries, slot_of, first, last, ends, length, n, 0, 0};
@@ -396,7 +395,7 @@ static uint32_t colour_circle(opi_slots *s, opi_timed *entries, uint32_t n, uint
     found = colour_in_turns(&c, turns);
   if (!found)
     colour_lowest(&c);
-  for (uint32_t i = 0; i < n; ++i) { /* last: of all, then of those before */
+  for (uint32_t i = 0; i < n; ++i) { /* last: of all, then of the ones before */
     opi_occurrence *o = &s->occurrences[entries[i].index];
     o->previous = entries[last[slot_of[i]]].index;
     last[slot_of[i]] = i;
@@ -467,7 +466,7 @@ static opipe_status place_all(opi_slots *s, opi_arena *scratch) {
   return OPIPE_OK;
 }
 
-/* Where an occurrence lies: in its own slot, or in another's, which may do the same. */
+/* The place of an occurrence: in its own slot, or in another's, recursively. */
 static uint64_t find_offset(const opi_slots *s, size_t index) {
   const uint32_t n_mb = s->plan->n_microbatches;
   const opi_occurrence *o = &s->occurrences[index];

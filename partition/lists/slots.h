@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every tensor of every micro-batch lies; used by lists.c only. */
+/* The place of every tensor of every micro-batch; used by lists.c only. */
 #ifndef OPI_SLOTS_H
 #define OPI_SLOTS_H
 
@@ -7,27 +7,27 @@
 
 /* One micro-batch of one cell. */
 typedef struct opi_occurrence {
-  uint64_t t0, t1; /* modelled ns in which its memory is taken */
+  uint64_t t0, t1; /* modelled ns during which it holds memory */
   uint64_t offset_bytes;
   uint32_t rank;     /* of its stage */
-  uint32_t lies_on;  /* rank in whose buffer it is */
-  uint32_t home;     /* occurrence in whose memory it lies (a tensor between stages of one rank,
-                        rows of a tensor of the same stage, one that is written in place) */
-  uint32_t previous; /* round the circle: occurrence that had the slot before */
-  uint32_t before;   /* else: those that had its bytes before, index in opi_slots.before */
-  uint32_t from, to; /* and the first and last action of its rank that it is held for; the list's
-                        own length: to the end */
-  uint32_t first_action; /* of its rank: the first that touches it; received: its first reader */
+  uint32_t lies_on;  /* rank whose buffer holds it */
+  uint32_t home;     /* occurrence whose memory holds it (a tensor between stages of one rank, rows
+                        of a tensor of the same stage, one that is written in place) */
+  uint32_t previous; /* around the circle: occurrence that had the slot before */
+  uint32_t before;   /* else: previous owners of its bytes, index in opi_slots.before */
+  uint32_t from, to; /* else: first and last action of its rank that hold it; the list's own length:
+                        to the end */
+  uint32_t first_action; /* first action of its rank that touches it; received: its first reader */
   uint32_t last_action;
-  uint32_t n_slots; /* of its pool; round the circle */
+  uint32_t n_slots; /* of its pool; around the circle */
 } opi_occurrence;
 
-/* Had some of an occurrence's bytes last. */
+/* A previous owner of some of an occurrence's bytes. */
 typedef struct opi_before {
-  uint32_t occurrence, next; /* next: OPIPE_NONE: the last */
+  uint32_t occurrence, next; /* next: OPIPE_NONE at the last */
 } opi_before;
 
-/* What begins when; for qsort by time, then index. */
+/* An index and its start; for qsort by time, then index. */
 typedef struct opi_timed {
   uint64_t t0;
   uint32_t index;
@@ -44,18 +44,18 @@ typedef struct opi_slots {
   opi_before *before;                     /* [n_before] made here */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks] filled */
   uint32_t n_classes, n_before, room_before;
-  bool reference; /* nothing shares a slot */
+  bool reference; /* no two occurrences share a slot */
   bool strict;    /* receives are posted where their message is made, by the clock */
-  bool direct;    /* what goes to other ranks alone is made where one of them reads it */
+  bool direct;    /* a tensor read only on other ranks is made at one reader's place */
   opipe_error *err;
 } opi_slots;
 
 opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
-/* pack.c: offsets of what begins and ends with a mini-batch. */
+/* pack.c: offsets of tensors that begin and end with a mini-batch. */
 opipe_status opi_slots_pack(opi_slots *slots, opi_arena *scratch);
-/* evaluated.c: offsets of what only evaluations make, when all else has its place. */
+/* evaluated.c: offsets of outputs that only evaluations make, once all others have their places. */
 opipe_status opi_slots_evaluated(opi_slots *slots, opi_arena *scratch);
-/* Is the cell one of those? The reference shares no memory. */
+/* Whether the cell is such an output. The reference shares no memory. */
 static inline bool opi_slots_apart(const opi_slots *slots, uint32_t cell) {
   return !slots->reference && opi_cell_is_evaluated(slots->cut, &slots->cut->cells[cell]);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks wait for each other at an update. */
+/* Groups of ranks that wait for each other at an update. */
 #include <string.h>
 
 #include "partition/lists/lists.h"
@@ -12,7 +12,7 @@ static void join_group(uint32_t *group, uint32_t a, uint32_t b) {
   group[a < b ? b : a] = a < b ? a : b;
 }
 
-/* Ranks with an instance that reads the same trained parameter. */
+/* Joins ranks with instances that read the same trained parameter. */
 static opipe_status join_sharers(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                  uint32_t *group, opipe_error *err) {
   uint32_t *first = OPI_ARENA_ARRAY(arena, uint32_t, cut->n_params);

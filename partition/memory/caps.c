@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does what every rank needs fit its cap, and what the ranks on one device need together the cap
- * that they share, or what the device has? */
+/* Checks that every rank fits its cap, and that ranks on one device together fit the cap they
+ * share, or the device's memory. */
 #include "partition/memory/caps.h"
 
 #include <inttypes.h>
@@ -44,14 +44,14 @@ static opipe_status exceeds(const opi_plan *plan, uint32_t rank, opipe_error *er
 
 /* ---- several ranks on one device ---- */
 
-/* Do two ranks belong to one sum? */
+/* Whether two ranks belong to one sum. */
 typedef bool (*together_fn)(const opi_plan *plan, uint32_t a, uint32_t b);
 
 static bool have_one_cap(const opi_plan *plan, uint32_t a, uint32_t b) {
   return opi_cap_holder(plan->decided.devices, a) == opi_cap_holder(plan->decided.devices, b);
 }
 
-/* On one device, which was asked what it has. */
+/* Whether they are on one device with known memory. */
 static bool have_one_device(const opi_plan *plan, uint32_t a, uint32_t b) {
   return plan->predicted.memory[a].device_bytes != 0 &&
          plan->predicted.memory[b].device_bytes != 0 &&
@@ -130,7 +130,7 @@ static opipe_status too_much(const opi_plan *plan, uint32_t rank, together_fn to
   return status;
 }
 
-/* Caps that several ranks have together. */
+/* Checks caps that several ranks share. */
 static opipe_status check_shared(const opi_plan *plan, opipe_error *err) {
   bool any = false;
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
@@ -147,7 +147,7 @@ static opipe_status check_shared(const opi_plan *plan, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* The memory of devices on which some rank has no cap. */
+/* Checks the memory of devices with a rank that has no cap. */
 static opipe_status check_device(const opi_plan *plan, uint32_t rank, opipe_error *err) {
   uint64_t sum = 0;
   uint32_t n = 0, n_uncapped = 0, first = rank;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See parts.h. The parts are the stages of a plan of their own, each on a rank of its own, and
- * what a rank takes is predicted as it always is; a run adds its parts up, less what they share.
- */
+/* See parts.h. The parts are the stages of a plan of their own, each on a rank of its own,
+ * predicted as any plan is. A run is the sum of its parts, minus what they share. */
 #include "partition/memory/parts.h"
 
 #include <string.h>
@@ -9,14 +8,14 @@
 #include "partition/memory/predict.h"
 
 typedef struct parts {
-  const opi_decision *plan; /* whose stages are the parts */
+  const opi_decision *plan; /* its stages are the parts */
   const opi_cut_model *model;
   const opi_memory *memory; /* [n_parts] */
   uint32_t **slots;         /* [n_parts] of the parameter table */
   uint32_t *n_slots;        /* [n_parts] */
   uint32_t *slot_seen;      /* [n_params] the run's first part + 1 */
   uint32_t *value_seen;     /* [n_values] the same */
-  uint64_t rank_bytes;      /* of a rank's weights, whatever its stages are */
+  uint64_t rank_bytes;      /* weights of a rank, independent of its stages */
   uint32_t alignment;
 } parts;
 
@@ -36,7 +35,7 @@ static opipe_status repeat_device(const opi_decision *from, uint32_t rank, uint3
   return OPIPE_OK;
 }
 
-/* A stage for every part, with F and B, on whole micro-batches. */
+/* Makes a stage for every part, with F and B on whole micro-batches. */
 static opipe_status plan_parts(const opi_decision *from, const opi_parts_place *place,
                                opi_arena *scratch, opi_decision *plan, opipe_error *err) {
   *plan = *from;
@@ -59,7 +58,7 @@ static opipe_status plan_parts(const opi_decision *from, const opi_parts_place *
 
 /* ---- runs ---- */
 
-/* A parameter of several parts is held once: what a second one adds. */
+/* A parameter of several parts is held once: the bytes that a second one would add. */
 static uint64_t again_bytes(const parts *p, uint32_t slot) {
   const opi_cut *cut = p->model->cuts[0];
   const uint64_t once = opi_align_up(cut->sources[slot].n_bytes, p->alignment);
@@ -97,7 +96,7 @@ static void fill_row(const parts *p, uint32_t from, opi_parts_run *row) {
   }
 }
 
-/* Norms of all parameters and the state of the loss: every rank has room for them. */
+/* Every rank has room for the norms of all parameters and the state of the loss. */
 static uint64_t rank_bytes(const parts *p) {
   const opi_cut *cut = p->model->cuts[0];
   uint64_t n_trained = 0;

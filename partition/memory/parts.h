@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What runs of consecutive parts of a model take as one stage: every part is compiled by itself,
- * once, and the bytes are added up. Estimates: a stage of several parts is one program, whose
- * temporaries are not those of its parts. */
+/* Memory of runs of consecutive parts of a model as one stage: every part is compiled once, alone,
+ * and the bytes are added up. These are estimates: a stage of several parts is one program, whose
+ * temporaries differ from those of its parts. */
 #ifndef OPI_MEMORY_PARTS_H
 #define OPI_MEMORY_PARTS_H
 
@@ -11,11 +11,11 @@
 /* Parts [from, to). */
 typedef struct opi_parts_run {
   uint64_t weight_bytes; /* parameters, versions, gradients, optimizer: each once */
-  uint64_t stash_bytes;  /* of one micro-batch, from its forward to its backward */
-  uint64_t arena_bytes;  /* of the largest program of a part */
+  uint64_t stash_bytes;  /* per micro-batch, from its forward to its backward */
+  uint64_t arena_bytes;  /* of the largest program of any part */
 } opi_parts_run;
 
-/* Where the nodes go, and what the parts are compiled for. All borrowed. */
+/* The part of every node, and the device to compile for. All borrowed. */
 typedef struct opi_parts_place {
   const uint32_t *part_of_node; /* [n_nodes] */
   uint32_t n_parts, rank;

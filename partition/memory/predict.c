@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact memory of a plan: every program is compiled (which takes no device memory) and the needs
- * are added up: parameters by layout, in training with what belongs to them
- * (partition/memory/weights.h), slots by the lists, one arena per rank for its largest program.
- */
+/* Exact memory of a plan: compiles every program, which takes no device memory, and adds up the
+ * needs: parameters by layout, in training with their gradients and moments
+ * (partition/memory/weights.h), slots by the lists, one arena per rank for its largest program. */
 #include <string.h>
 
 #include "partition/memory/layouts.h"
@@ -19,7 +18,7 @@ typedef struct predict {
   uint64_t *sums;
   opi_arena scratch;
   opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
-  opi_layout_set layouts;                  /* forward: of parameters, by rank */
+  opi_layout_set layouts;                  /* forward: parameters' layouts, by rank */
   uint32_t **params;                       /* [n_stages] slots that the stage reads */
   uint32_t *n_params;                      /* [n_stages] */
   uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
@@ -33,7 +32,7 @@ static opipe_status beyond(const predict *p, uint32_t rank, const char *what) {
                   backend == NULL ? p->plan->devices[rank].kind : backend->id, what);
 }
 
-/* A rank of a forward plan holds each layout of a parameter once, whatever reads it. */
+/* A rank of a forward plan holds each layout of a parameter once, whichever programs read it. */
 static opipe_status add_params(predict *p, const opi_program *cut, uint32_t rank,
                                const opipe_program *program) {
   const opi_backend_ref *backend = p->devices[rank].backend;
@@ -86,7 +85,7 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   }
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;
-  /* others compute the same of other rows and tokens, an evaluation the same again */
+  /* others compute the same for other rows and tokens, an evaluation repeats it */
   if (class == 0 && piece == 0 && program != OPI_PROGRAM_E)
     m->n_rounded += info.n_rounded;
   if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))
@@ -117,7 +116,7 @@ static opipe_status compile_all(predict *p) {
   return OPIPE_OK;
 }
 
-/* A parameter is summed as it lies in its ranks, or in dense form where they differ. */
+/* A parameter is summed in its layout, or in dense form if the ranks' layouts differ. */
 static opipe_status tell_sums(const predict *p, const opi_weight_query *query,
                               opi_weight_layout *const *layouts) {
   for (uint32_t slot = 0; slot < query->n_sources; ++slot) {
@@ -192,7 +191,7 @@ static opipe_status list_params(predict *p) {
   return OPIPE_OK;
 }
 
-/* What streams keep between requests; false: beyond 2^64. */
+/* Adds the states that streams keep between requests; false: beyond 2^64. */
 static bool add_states(predict *p, uint32_t rank) {
   const opi_decision *plan = p->plan;
   const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes of weights, gradients and optimizer state: sums over the layouts that programs ask for. A
- * layout that several programs of one rank want is counted once.
- */
+ * layout that several programs of one rank want is counted once. */
 #include "partition/memory/weights.h"
 
 #include <string.h>
@@ -26,7 +25,7 @@ bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_byte
 
 /* ---- holders ---- */
 
-/* first [n_sources], n [n_sources]: by slot, of one rank's readers. */
+/* first [n_sources], n [n_sources]: by slot, for one rank's readers. */
 static void count_readers(const opi_weight_reader *readers, uint32_t n_readers, uint32_t rank,
                           uint32_t *first, uint32_t *n, opi_weight_holder *holder) {
   for (uint32_t i = 0; i < n_readers; ++i) {
@@ -103,12 +102,12 @@ static bool is_training(const opi_backend_ref *backend) {
          backend->table->update != NULL;
 }
 
-/* An owned set has no layout in place: what a program would use in place is copied. */
+/* An owned set has no layout in place: programs get copies instead. */
 static uint64_t held_bytes(const opipe_param_layout *layout) {
   return layout->n_bytes != 0 ? layout->n_bytes : layout->mapped_bytes;
 }
 
-/* Programs that read the master, whichever it is, come last: it is theirs where nothing else is. */
+/* Programs that read the master, whichever it is, come last: they take it if there is no other. */
 static void add_params(const opi_weight_holder *holder, const opi_layout_set *wanted,
                        uint32_t first, opi_weight_layout *layouts) {
   const uint32_t n = wanted->n - first;
@@ -134,7 +133,7 @@ static void add_gradients(const opi_weight_holder *holder, const opi_layout_set 
     const uint32_t k = opi_weight_index(holder, w->slot);
     if (k == OPIPE_NONE)
       continue;
-    if (layouts[k].gradient_bytes == 0) /* that of the master comes first */
+    if (layouts[k].gradient_bytes == 0) /* the master's comes first */
       layouts[k].gradient_bytes = opi_align_up(layouts[k].master_bytes, holder->alignment);
     const bool follows = w->key == OPIPE_LAYOUT_MASTER && layouts[k].master_bytes != 0;
     if (w->key != layouts[k].key && !follows)
@@ -142,7 +141,7 @@ static void add_gradients(const opi_weight_holder *holder, const opi_layout_set 
   }
 }
 
-/* Layouts and accumulators that are known so far, by holder. */
+/* Layouts and accumulators known so far, by holder. */
 typedef struct asked {
   opi_layout_set params, gradients;
 } asked;
@@ -163,7 +162,7 @@ static opipe_status ask_programs(const opi_weight_holder *holder, uint32_t index
   return OPIPE_OK;
 }
 
-/* What is trained has one accumulator, of its master's layout. */
+/* A trained parameter has one accumulator, in its master's layout. */
 static opipe_status estimate_holder(const opi_weight_query *query, uint32_t index, asked *all,
                                     opipe_error *err) {
   const opi_weight_holder *holder = &query->holders[index];
@@ -248,7 +247,7 @@ static void add_bytes(const opi_weight_query *query, const opi_weight_holder *ho
   }
 }
 
-/* Room for one tied parameter in dense form, the largest; room for the norms of all parameters and
+/* Adds room for the largest tied parameter in dense form, for the norms of all parameters and for
  * the state of the loss. */
 static opipe_status add_shared(const opi_weight_query *query, opi_weight_layout *const *layouts,
                                opi_weight_bytes *bytes, opipe_error *err) {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exact bytes that a training session holds for weights: parameter sets (and their second version),
- * gradients, optimizer state. Asked of compiled programs; nothing is allocated on a device.
+ * gradients, optimizer state. The compiled programs tell; nothing is allocated on a device.
  *
- * The planner predicts with these numbers and runtime/weights allocates by them, so that they
- * cannot differ. A rank holds a parameter once, whichever of its stages read it. It has one
- * *master* layout per rank: of all layouts that the rank's programs want, the one of the highest
- * key below OPIPE_LAYOUT_DERIVED.
- */
+ * The planner predicts with these numbers and runtime/weights allocates by them, so the two cannot
+ * differ. A rank holds a parameter once, whichever of its stages read it. It has one *master*
+ * layout per rank: of all layouts that the rank's programs want, the one of the highest key below
+ * OPIPE_LAYOUT_DERIVED. */
 #ifndef OPI_MEMORY_WEIGHTS_H
 #define OPI_MEMORY_WEIGHTS_H
 
@@ -21,7 +20,7 @@ typedef struct opi_weight_reader {
                                      reads */
 } opi_weight_reader;
 
-/* One rank, which holds what its instances read. */
+/* One rank, which holds the parameters that its instances read. */
 typedef struct opi_weight_holder {
   uint32_t rank;
   uint32_t alignment; /* of the rank's device */
@@ -30,7 +29,7 @@ typedef struct opi_weight_holder {
   opipe_program **programs;       /* [n_programs] of all its instances, NULL entries: none */
   uint32_t *params;               /* [n_params] rising: slots that any of them reads */
   uint32_t *n_readers;            /* [n_params] instances of this rank that read it */
-  uint32_t *first;                /* [n_params] the first reader that does */
+  uint32_t *first;                /* [n_params] the first reader */
 } opi_weight_holder;
 
 typedef struct opi_weight_query {
@@ -54,29 +53,28 @@ typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
 } opi_weight_bytes;
 
-/* Brings readers [n_readers], ordered by (stage, replica), together by rank; out_holders [as many
- * as there are ranks among them] in `arena`, whose backend and alignment are still to be filled in.
- */
+/* Groups readers [n_readers], ordered by (stage, replica), by rank; out_holders [as many as there
+ * are ranks among them] in `arena`, with backend and alignment left to fill in. */
 opipe_status opi_weight_holders(const opi_weight_reader *readers, uint32_t n_readers,
                                 uint32_t n_ranks, uint32_t n_sources, opi_arena *arena,
                                 opi_weight_holder **out_holders, uint32_t *out_n_holders,
                                 opipe_error *err);
 
 /* out_layouts [n_holders]: arrays [n_params] made in `arena`; out_bytes [n_holders]. Both optional.
- * Errors: what a backend says; UNSUPPORTED names a trained parameter that a stage reads without
- * giving a gradient. */
+ * Errors: the backend's; UNSUPPORTED, a trained parameter that a stage reads without giving a
+ * gradient. */
 opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena,
                                  opi_weight_layout **out_layouts, opi_weight_bytes *out_bytes,
                                  opipe_error *err);
 
-/* Can the parameter's gradients be added as they lie in all holders that hold it? Else in dense
- * form. `layouts` as above. */
+/* Whether the parameter's gradients have one layout in all its holders and can be added in it;
+ * otherwise they are added in dense form. `layouts` as above. */
 bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *const *layouts,
                               uint32_t slot);
-/* Is the parameter trained, held by several ranks, and read by more than one stage or by several
- * instances of one rank? Then it is summed at the step. */
+/* Whether the parameter is trained, held by several ranks, and read by more than one stage or by
+ * several instances of one rank; it is then summed at the step. */
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot);
-/* Index of `slot` in the holder's params, OPIPE_NONE: it does not read it. */
+/* Index of `slot` in the holder's params; OPIPE_NONE: the holder does not read it. */
 uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot);
 /* Dense fp32 bytes of a parameter. */
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries a plan's stages over to another binding of the same model (another shape): nodes are
- * known by the name of their first output. Names that the library makes end in a number that counts
- * what was made before, folded constants too, which may differ between shapes: nodes that are the
- * same but for such numbers are known by their place. Fusion or folding may differ between shapes,
- * so a node without a key goes where its producers are, at the latest of them.
- */
+/* Carries a plan's stages over to another binding of the same model (another shape). Nodes are
+ * identified by the name of their first output. Names that the library generates (also of folded
+ * constants) end in a counter, which may differ between shapes: nodes that are equal but for such
+ * counters are identified by their position. Fusion or folding may differ between shapes, so a node
+ * without a key goes to the latest stage of its producers. */
 #include "partition/program/assign.h"
 
 #include <string.h>
@@ -17,7 +16,7 @@ static size_t stem_length(const char *name, size_t n) {
   return at == n || at < 2 || name[at - 1] != '_' ? n : at - 1;
 }
 
-/* Where the mark of what is computed once more begins; its end: there is none. */
+/* The start of the mark of recomputed values; the name's end: there is none. */
 static size_t mark_at(const char *name) {
   static const char mark[] = "/again";
   const size_t length = strlen(name), n = stem_length(name, length), m = sizeof mark - 1;
@@ -34,7 +33,7 @@ bool opi_same_stem(const char *a, const char *b) {
          (a[a_mark] == '\0') == (b[b_mark] == '\0');
 }
 
-/* Are the graph's nodes the plan's, one by one? */
+/* Whether the graph's nodes are the plan's, one by one. */
 static bool same_nodes(const opi_decision *plan, const opi_graph *graph) {
   if (plan->n_nodes != graph->n_nodes)
     return false;
@@ -81,7 +80,7 @@ opipe_status opi_plan_assign(const opi_decision *plan, const opi_graph *graph,
   return status;
 }
 
-/* The first node from `from` on with this key, or where there is none with its stem. */
+/* The first node from `from` on with this key or, if there is none, with its stem. */
 static uint32_t find_node(const opi_graph *graph, uint32_t from, const char *key) {
   uint32_t alike = OPIPE_NONE;
   for (uint32_t n = from; n < graph->n_nodes; ++n) {

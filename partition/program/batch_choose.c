@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which dimensions are the batch.
+/* Chooses the dimensions that are the batch.
  *
- * Exporters name the first dimension of every input apart, so that names say little. All first
- * dimensions of one length are tried together. When the model cannot be bound with another number
- * of rows in all of them, some input has that length by chance: each is left out in turn, then each
- * is tried alone, then those of the next length. The first set that is proven is taken. When it can
- * be bound, but some node mixes the rows, the answer is no, and names the node. */
+ * Exporters name the first dimension of every input apart, so names say little. First dimensions of
+ * one length are tried together. If the model cannot be bound with another number of rows in all of
+ * them, some input has that length by chance: each is left out in turn, then each is tried alone,
+ * then dimensions of the next length follow. The first proven set is taken. If the model can be
+ * bound but some node mixes the rows, the answer is no, and names the node. */
 #include "partition/program/batch_choose.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ enum { MOST_CANDIDATES = 1024, MOST_PROOFS = 24 };
 
 typedef struct candidate {
   const char *name;  /* of the dimension */
-  const char *input; /* that has it first */
+  const char *input; /* the first that has it */
   int64_t rows;
 } candidate;
 
@@ -43,7 +43,7 @@ static bool is_candidate(const choice *c, const char *name) {
   return false;
 }
 
-/* First dimensions that are free, each name once, in the order of the inputs. */
+/* Lists the free first dimensions, each name once, in the order of the inputs. */
 static opipe_status list_candidates(choice *c) {
   char buffer[256];
   const opi_decision *plan = &c->plan->decided;
@@ -65,7 +65,7 @@ static opipe_status list_candidates(choice *c) {
 
 /* ---- messages ---- */
 
-/* "'ids' (2), 'mask' (2)": the free dimensions that may be named. */
+/* Writes "'ids' (2), 'mask' (2)": the free dimensions that may be named. */
 static void list_dims(const choice *c, char *out, size_t room) {
   size_t n = 0;
   out[0] = '\0';
@@ -88,7 +88,7 @@ static const char *input_of(const choice *c, const char *names) {
   return "";
 }
 
-/* What is split, and what to type to split something else, before the reason. */
+/* Puts before the reason: the dimensions that are split, and the option that would split others. */
 static opipe_status explain(choice *c, const char *names, int64_t rows, opipe_status status) {
   char dims[160];
   list_dims(c, dims, sizeof dims);
@@ -114,7 +114,7 @@ static opipe_status none_free(const choice *c) {
                   dims);
 }
 
-/* ---- names that were asked for ---- */
+/* ---- names from the caller ---- */
 
 static opipe_status take_name(choice *c, const char *name, size_t length, int64_t *io_rows) {
   opi_decision *plan = &c->plan->decided;
@@ -153,9 +153,9 @@ static opipe_status take_asked(choice *c, const char *asked) {
   return OPIPE_OK;
 }
 
-/* ---- sets that are tried ---- */
+/* ---- sets to try ---- */
 
-/* One input may not hold the batch twice. */
+/* Whether an input would hold the batch twice, which is not allowed. */
 static bool is_twice(const choice *c, const char *names, const char *more) {
   char buffer[256];
   for (uint32_t i = 0; i < c->env->model->graph->n_inputs; ++i) {
@@ -173,8 +173,8 @@ static bool is_twice(const choice *c, const char *names, const char *more) {
   return false;
 }
 
-/* The candidates of `rows` rows but number `left_out`, or number `alone` only (OPIPE_NONE:
- * neither). NULL with *out_failed: out of memory; else there is none. */
+/* Joins the candidates of `rows` rows, without number `left_out`, or only number `alone`
+ * (OPIPE_NONE: neither). NULL: out of memory if *out_failed, else there is none. */
 static const char *join(choice *c, int64_t rows, uint32_t left_out, uint32_t alone,
                         bool *out_failed) {
   const char *names = NULL;
@@ -217,7 +217,7 @@ static opipe_status prove(choice *c, const char *names, int64_t rows) {
   return of_rows ? explain(c, names, rows, status) : status;
 }
 
-/* Shapes that contradict each other: another set may fit. */
+/* Whether no other set can help; contradictory shapes allow another try. */
 static bool is_final(opipe_status status) {
   return status != OPIPE_E_INVALID;
 }
@@ -241,7 +241,7 @@ static opipe_status try_set(choice *c, int64_t rows, uint32_t left_out, uint32_t
   return status;
 }
 
-/* All of one length, all but one, each alone. *first: the first reason, or the final one. */
+/* Tries all of one length, all but one, each alone. *first: the first reason, or the final one. */
 static opipe_status try_rows(choice *c, int64_t rows, opipe_error *first) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < c->n; ++i)
@@ -295,7 +295,7 @@ static opipe_status settle(choice *c, const char *asked) {
     const opipe_status status = try_all(c);
     if (cuts || (status != OPIPE_E_INVALID && status != OPIPE_E_UNSUPPORTED))
       return status;
-    plan->binding.batch_dim = names; /* one micro-batch may mix its rows */
+    plan->binding.batch_dim = names; /* a single micro-batch may mix its rows */
     return OPIPE_OK;
   }
   if (!cuts)
@@ -318,7 +318,7 @@ static opipe_status with_choice(const opi_plan_env *env, const char *asked, opi_
   return status;
 }
 
-/* Whatever the schedule's layout: no order is made of more micro-batches than there can be. */
+/* Whatever the schedule's layout: no order is made of more micro-batches than the limit allows. */
 static opipe_status choose(choice *c, const char *asked) {
   bool failed = false;
   int64_t most = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Proof that a request may be split into micro-batches.
  *
- * The model is bound with a prime number of rows that divides none of its extents, so that whatever
- * is a multiple of it was computed from the batch, and the batch is followed through that graph.
- * What is found holds for the graphs of the whole request and of a micro-batch, value by value;
- * what is theirs alone is followed there; and nothing may have read the number of rows as data, but
- * for what scales a loss. */
+ * The model is bound with a prime number of rows that divides none of its extents, so every
+ * multiple of it was computed from the batch, and the batch is followed through that graph. The
+ * result holds for the graphs of the whole request and of a micro-batch, value by value; values
+ * that only these have are followed there. Nothing may read the number of rows as data, except to
+ * scale a loss. */
 #include <string.h>
 
 #include "partition/plan/env.h"
@@ -15,7 +15,7 @@
 void opi_batch_inputs(const opi_decision *plan, const opi_model *model, const opi_graph *graph,
                       int32_t otherwise, opi_carry *in_carry) {
   const opi_graph *file = model->graph;
-  uint32_t k = 0; /* the next of the file: nearly always in the same order */
+  uint32_t k = 0; /* the file's next input: nearly always in the same order */
   for (uint32_t i = 0; i < graph->n_inputs; ++i) {
     const char *name = graph->values[graph->inputs[i]].name;
     uint32_t tried = 0;
@@ -62,7 +62,7 @@ typedef struct proof {
   opi_decision *plan;
   const opi_model *model;
   const opi_bind_options *base;
-  opi_arena *arena; /* of what is known */
+  opi_arena *arena; /* of known axes */
 } proof;
 
 static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, opipe_error *err) {
@@ -70,8 +70,8 @@ static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, op
   return opi_plan_bind(p->plan, p->model, p->base, rows, out_bound, err);
 }
 
-/* A graph with another number of rows. out_sums [g->n_values], may be NULL: made of sums over them.
- */
+/* Follows the batch through a graph with another number of rows. out_sums [g->n_values], may be
+ * NULL: values made of sums over the rows. */
 static opipe_status follow(const proof *p, const opi_graph *g, const opi_known_axis *known,
                            bool *out_sums, opipe_error *err) {
   const opi_decision *plan = p->plan;

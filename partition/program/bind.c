@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan binds its model with. */
+/* The options with which a plan binds its model. */
 #include "partition/program/bind.h"
 
 #include <string.h>
@@ -53,8 +53,8 @@ opipe_status opi_plan_take_binding(opi_plan *plan, const opi_bind_options *bind,
   return OPIPE_OK;
 }
 
-/* One-element initializers that are trained must not be folded away: those that the plan lists, or
- * that are asked for by name. */
+/* One-element initializers that are trained must not be folded away: the plan's list, and names
+ * that are asked for. */
 static opipe_status keep_named(const opi_decision *plan, opi_arena *scratch,
                                opi_bind_options *options, opipe_error *err) {
   const char **keep = OPI_ARENA_ARRAY(scratch, const char *,
@@ -73,7 +73,7 @@ static opipe_status keep_named(const opi_decision *plan, opi_arena *scratch,
   return OPIPE_OK;
 }
 
-/* What the plan's micro-batch of `rows` rows is bound with. */
+/* The options for the plan's micro-batch of `rows` rows. */
 static opipe_status bind_options(const opi_decision *plan, const opi_bind_options *base,
                                  int64_t rows, opi_arena *scratch, opi_bind_options *out_options,
                                  opipe_error *err) {

@@ -20,19 +20,19 @@ typedef struct opi_cut_builder {
   uint32_t *node_first, *nodes; /* nodes of stage s: nodes[node_first[s]] ... */
   opi_cut_use *uses;            /* by stage, then by value */
   uint32_t *use_first;          /* [n_stages + 1] */
-  bool *elsewhere;              /* [n_values] read in a stage that does not make it */
+  bool *elsewhere;              /* [n_values] read in a stage other than its maker's */
   uint32_t *param_of_value;     /* [n_values] slot in the parameter table, OPIPE_NONE */
   uint32_t *scalar_of_value;    /* [n_values] OPI_SCALAR_*, OPIPE_NONE */
-  uint32_t *gradient_of_value;  /* [n_values] slot of the parameter that it is the gradient of */
+  uint32_t *gradient_of_value;  /* [n_values] slot of the parameter of which it is the gradient */
   uint32_t *state_of_value;     /* [n_values] 8 * state's index + OPI_STATE_*, 0: none */
   uint32_t *port_of_value;      /* [n_values] index in the graph's inputs, OPIPE_NONE */
   uint32_t *output_of_value;    /* [n_values] the first in the graph's outputs, OPIPE_NONE */
-  uint32_t *home_cell;          /* [n_values] in the stage that makes it, OPIPE_NONE */
-  uint32_t *here;               /* [n_values] of the stage at hand: use or cell, OPIPE_NONE */
-  uint32_t *local;              /* [n_values] index in the program at hand, OPIPE_NONE */
-  uint32_t *wanted;             /* [n_values] number of the last program with a reader of it */
-  bool *runs;                   /* [n_nodes] by nodes: is it in the program at hand? */
-  opi_map *master_slots;        /* by name; NULL: not needed so far */
+  uint32_t *home_cell;          /* [n_values] cell in its maker's stage, OPIPE_NONE */
+  uint32_t *here;               /* [n_values] use or cell in the current stage, OPIPE_NONE */
+  uint32_t *local;              /* [n_values] index in the current program, OPIPE_NONE */
+  uint32_t *wanted;             /* [n_values] number of the last program that reads it */
+  bool *runs;                   /* [n_nodes] by nodes: it is in the current program */
+  opi_map *master_slots;        /* by name; NULL: not needed yet */
   uint32_t *seen_param;         /* [n_params] number of the last program that uses it */
   uint32_t n_programs;          /* made so far */
   uint32_t n_uses, room_uses, room_sources, room_trained, room_cells, room_routes;
@@ -45,9 +45,9 @@ static inline uint32_t opi_phase_of(const opi_node *node) {
                                                     : OPI_PHASE_F;
 }
 
-/* [n] entries of OPIPE_NONE in the builder's scratch memory; NULL: out of memory. */
+/* Makes [n] entries of OPIPE_NONE in the builder's scratch memory; NULL: out of memory. */
 uint32_t *opi_cut_table(opi_cut_builder *build, size_t n);
-/* The parameter table, and what in the graph is a parameter or the gradient of one. params.c */
+/* Makes the parameter table, and marks values that are parameters or gradients of one. params.c */
 opipe_status opi_cut_params(opi_cut_builder *build);
 /* Fills the programs of one stage. program.c */
 opipe_status opi_programs_build(opi_cut_builder *build, uint32_t stage);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan says of the tensors that cross stages. */
+/* A plan's record of the tensors that cross stages. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static int by_names(const void *left, const void *right) {
   return compare(*(opi_crossing *const *)left, *(opi_crossing *const *)right);
 }
 
-/* Of a whole micro-batch: slices, and pieces of rows, are messages of their own. */
+/* Counts bytes of whole micro-batches; slices and pieces of rows are messages of their own. */
 static opipe_status count_bytes(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
   const uint32_t n = plan->predicted.n_crossings;
   const opi_cut *cut = model->cuts[0];
@@ -46,7 +46,8 @@ static opipe_status count_bytes(opi_plan *plan, const opi_cut_model *model, opip
     opi_crossing **found =
         route->phase != OPI_PHASE_F || route->empty
             ? NULL
-            : bsearch(&at, sorted, n, sizeof *sorted, by_names); /* none: within a stage */
+            : bsearch(&at, sorted, n, sizeof *sorted, by_names); /* none: the tensor stays in its
+                                                                    stage */
     if (found == NULL)
       continue;
     (*found)->n_bytes += route->n_bytes;

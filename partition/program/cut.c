@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a graph to cells and routes: who makes each value, who reads it, where it must be kept and
- * where it travels. The programs themselves are built by program.c.
+/* From a graph to cells and routes: the maker and the readers of each value, where it is kept and
+ * where it travels. program.c builds the programs.
  *
- * Nodes are sorted by stage first, and each stage's values are found by its own nodes, so that all
- * of it takes time by the nodes and their inputs, however many stages there are.
- */
+ * Nodes are sorted by stage first, and each stage's values are found through its own nodes, so the
+ * whole takes time in nodes and their inputs, however many stages there are. */
 #include "partition/program/cut.h"
 
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static bool travels(const opi_cut_builder *b, uint32_t v) {
          b->scalar_of_value[v] == OPIPE_NONE && b->gradient_of_value[v] == OPIPE_NONE;
 }
 
-/* ---- who uses what ---- */
+/* ---- uses ---- */
 
 static opipe_status sort_nodes(opi_cut_builder *b) {
   const opi_graph *g = b->graph;
@@ -99,7 +98,7 @@ static opipe_status gather_uses(opi_cut_builder *b) {
 
 /* ---- cells ---- */
 
-/* Does a program of the stage that makes the value leave it to another one? */
+/* Whether a program of the stage that makes the value leaves it to another program. */
 static bool leaves_program(const opi_cut_builder *b, uint32_t s, uint32_t maker, uint32_t readers) {
   const uint32_t used = b->cut->used[s];
   const uint32_t others = readers & ~(1u << maker);
@@ -108,7 +107,7 @@ static bool leaves_program(const opi_cut_builder *b, uint32_t s, uint32_t maker,
   return others != 0 && (used & (1u << OPI_PROGRAM_I | 1u << OPI_PROGRAM_W)) != 0;
 }
 
-/* Is it kept from one program of the stage to another? */
+/* Whether one program of the stage keeps it for another. */
 static bool is_stash(const opi_cell *cell) {
   return cell->source == OPI_CELL_MADE
              ? cell->readers != 0
@@ -130,7 +129,8 @@ static opipe_status add_cell(opi_cut_builder *b, opi_cell cell) {
   return OPIPE_OK;
 }
 
-/* A value that no node makes: an input, or a state of another slice, at home in the same stage. */
+/* A value without a node that makes it: an input, or a state of another slice, at home in the same
+ * stage. */
 static opipe_status outer_cell(opi_cut_builder *b, opi_cell cell) {
   if (cell.readers == 0)
     return OPIPE_OK;
@@ -165,7 +165,7 @@ static opipe_status cell_at(opi_cut_builder *b, const opi_cut_use *use, uint32_t
   cell.phase = opi_phase_of(&g->nodes[node]);
   if (b->source->stage[node] != s) {
     cell.source = OPI_CELL_RECEIVED;
-    cell.state = 0; /* handed on where it is made */
+    cell.state = 0; /* its maker hands it on */
     return use->readers == 0 ? OPIPE_OK : add_cell(b, cell);
   }
   cell.source = OPI_CELL_MADE;
@@ -197,7 +197,7 @@ static opipe_status find_cells(opi_cut_builder *b) {
 
 /* ---- routes ---- */
 
-/* How many routes come from each (stage, phase) into the stage at hand. */
+/* Counts of routes from each (stage, phase) into the current stage. */
 typedef struct route_counts {
   uint32_t *count, *stage; /* [n_stages * OPI_PHASES] */
 } route_counts;
@@ -287,7 +287,7 @@ static void note_ports(opi_cut_builder *b) {
   for (uint32_t i = g->n_inputs; i-- > 0;)
     b->port_of_value[g->inputs[i]] = i;
   for (uint32_t o = g->n_outputs; o-- > 0;) {
-    if (b->state_of_value[g->outputs[o]] == 0) /* what a slice hands on is nobody's result */
+    if (b->state_of_value[g->outputs[o]] == 0) /* a tensor for the next slice is no output */
       b->output_of_value[g->outputs[o]] = o;
   }
 }

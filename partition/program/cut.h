@@ -9,17 +9,16 @@
  * flight: a request's input, a tensor received over a route, or one that a program of the stage
  * made for another of its programs (the stash), for other stages, or for the caller. Every boundary
  * slot of a program is tied to a cell. Known values are parameters or constants of the programs,
- * never cells: each stage that reads one has it. A parameter is one by the initializer's name
- * wherever it is used.
+ * never cells; each stage that reads one has it. A parameter is identified by its initializer's
+ * name.
  *
  * Any edge may be cut. A tensor goes from the stage that makes it straight to each stage that reads
  * it (one that skips stages has a route of its own). Graph inputs are loaded by every stage that
  * reads them.
  *
- * A stage may stand here in several *pieces* (pieces.c), each a stage of its own: token slices, or
- * rows of the micro-batch with some of the stage's phases. A piece that reads what the forward of
- * its stage left in another one has a received cell for it, fed by a route *within* the instance.
- */
+ * A stage may be cut into *pieces* (pieces.c), each a stage of its own here: token slices, or rows
+ * of the micro-batch with some of the stage's phases. If a piece reads a stash that its stage's
+ * forward left in another piece, it has a received cell, fed by a route *within* the instance. */
 #ifndef OPI_CUT_H
 #define OPI_CUT_H
 
@@ -29,11 +28,11 @@
 
 enum { OPI_CELL_REQUEST = 0, OPI_CELL_RECEIVED = 1, OPI_CELL_MADE = 2 };
 
-/* Token slices: what a cell has to do with the slice's states (loader/gradient). */
+/* Token slices: the cell's role in the slice's states (loader/gradient). */
 enum {
   OPI_STATE_PAST = 1,             /* from the slice before */
-  OPI_STATE_PRESENT = 2,          /* for the slice behind */
-  OPI_STATE_PRESENT_GRADIENT = 3, /* from the slice behind */
+  OPI_STATE_PRESENT = 2,          /* for the slice after */
+  OPI_STATE_PRESENT_GRADIENT = 3, /* from the slice after */
   OPI_STATE_PAST_GRADIENT = 4     /* for the slice before */
 };
 
@@ -42,16 +41,17 @@ typedef struct opi_cell {
   uint32_t stage;
   uint32_t value;       /* in the graph */
   uint32_t source;      /* OPI_CELL_* */
-  uint32_t phase;       /* that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F */
-  uint32_t readers;     /* bit (1 << phase) of the own stage's phases that read it */
+  uint32_t phase;       /* phase that makes it: MADE, and RECEIVED (in the other stage); REQUEST: F
+                         */
+  uint32_t readers;     /* phases of its own stage that read it, bits (1 << phase) */
   uint32_t port;        /* REQUEST: index in the graph's inputs */
-  uint32_t route;       /* RECEIVED: the first of n_routes that follow each other */
+  uint32_t route;       /* RECEIVED: the first of n_routes consecutive ones */
   uint32_t n_routes;    /* more than one: each brings some of its rows */
-  uint32_t first_out;   /* MADE: the first route out of it, OPIPE_NONE: none; opi_route.next_out */
+  uint32_t first_out;   /* MADE: the first route out of it; OPIPE_NONE: none; opi_route.next_out */
   uint32_t output;      /* index in the graph's outputs (the first), OPIPE_NONE: none */
   uint32_t state;       /* OPI_STATE_*, 0: none */
   uint32_t state_index; /* of the training's states */
-  bool stash;           /* kept from one program of the stage to another */
+  bool stash;           /* one program of the stage keeps it for another */
   uint64_t n_bytes;
 } opi_cell;
 
@@ -60,11 +60,11 @@ typedef struct opi_route {
   uint32_t src_stage, dst_stage;
   uint32_t src_cell, dst_cell;
   uint32_t phase;    /* F: activations, to a later stage; I: gradients, to an earlier one */
-  uint32_t index;    /* counts the routes of one (src_stage, dst_stage, phase) */
-  uint32_t next_out; /* the next route out of the same cell, OPIPE_NONE: the last */
+  uint32_t index;    /* counts routes with equal src_stage, dst_stage and phase */
+  uint32_t next_out; /* the next route out of the same cell; OPIPE_NONE: none */
   bool within;       /* between pieces of one instance: one place, or copied on its rank */
   bool empty;        /* no row of a micro-batch of this class goes this way */
-  uint64_t src_bytes, dst_bytes; /* where its rows begin in either cell */
+  uint64_t src_bytes, dst_bytes; /* start of its rows in either cell */
   uint64_t n_bytes;
 } opi_route;
 
@@ -72,7 +72,7 @@ typedef struct opi_program {
   opipe_graph graph; /* n_nodes 0: nothing to compute, or not used */
   uint32_t *cells;   /* [graph.n_boundaries] index in the cut's cells */
   bool *writes;      /* [graph.n_boundaries] */
-  uint32_t *params;  /* [n_params] slots of the parameter table that are read or accumulated */
+  uint32_t *params;  /* [n_params] slots of the parameter table that it reads or accumulates */
   uint32_t n_params;
   uint32_t phases;     /* of its nodes, bits (1 << OPI_PHASE_*) */
   double flops, bytes; /* of one micro-batch */
@@ -87,80 +87,82 @@ typedef struct opi_cut {
   opi_route *routes;
   opi_program *programs;       /* [n_stages * n_kinds] */
   uint32_t *used;              /* [n_stages] bit (1 << OPI_PROGRAM_*) */
-  uint32_t *phases;            /* [n_stages] bit (1 << OPI_PHASE_*): what it computes; 0: nothing */
+  uint32_t *phases;            /* [n_stages] phases it computes, bit (1 << OPI_PHASE_*); 0: none */
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
   uint32_t *output_cell;       /* [graph->n_outputs * n_slices] OPIPE_NONE: no node makes it, or
-                                  there is no such piece. Of a training in pieces NULL */
-  uint32_t *output_port;       /* [graph->n_outputs] of one that is an input, handed through: which
-                                  input; else OPIPE_NONE */
+                                  there is no such piece. NULL for a training in pieces */
+  uint32_t *output_port;       /* [graph->n_outputs] the input that is passed through as this
+                                  output; else OPIPE_NONE */
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
   uint32_t n_slices; /* pieces that have a part of an output: token slices, or rows of a forward;
                         1: the whole */
 } opi_cut;
 
-/* What is cut. All borrowed. */
+/* The source of a cut. All borrowed. */
 typedef struct opi_cut_source {
-  const opi_graph *graph;        /* bound; of a training: its graph */
+  const opi_graph *graph;        /* bound; for a training: its graph */
   const opi_training *training;  /* NULL: forward only */
   const uint32_t *stage;         /* [graph->n_nodes] */
-  const opi_slice_state *states; /* [n_states] what token slices hand on; values of the graph */
+  const opi_slice_state *states; /* [n_states] states that token slices hand on; values of the graph
+                                  */
   uint32_t n_states;
   const uint32_t *scalars; /* [OPI_SCALAR_TABLE] values of the graph; NULL: there are none */
-  const uint32_t *used;    /* [n_stages] training: the programs that the schedule's records ask
-                              for, bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
+  const uint32_t *used;    /* [n_stages] training: the programs that the schedule's records use,
+                              bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
   uint32_t n_stages;
-  const opi_cut *master; /* of the same model for another number of rows, whose parameter table this
-                            one shall use (a known value that only this one has becomes a
-                            constant); NULL: its own */
+  const opi_cut *master; /* cut of the same model for another number of rows, whose parameter table
+                            to use (a known value that only this one has becomes a constant); NULL:
+                            its own table */
 } opi_cut_source;
 
-/* Cells and routes follow from the graph's nodes and values alone, so that graphs which differ in
- * extents only are cut alike. Near-linear in nodes, values and stages. Errors: INVALID names the
- * tensor that would have to travel against the direction of its pass, and both stages. */
+/* Cells and routes follow from the graph's nodes and values alone, so graphs that differ only in
+ * extents are cut alike. Near-linear in nodes, values and stages. Errors: INVALID, the tensor that
+ * would travel against the direction of its pass, with both stages. */
 opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *allocator,
                            opi_cut **out_cut, opipe_error *err);
-/* The cuts of all token slices as one: slice k of stage s becomes stage s * n + k, and what a slice
- * hands to the next or gets back becomes a route between the two. parts [n] must outlive it. */
+/* Merges the cuts of all token slices: slice k of stage s becomes stage s * n + k, and a state
+ * handed to the next slice, or back, becomes a route between the two. parts [n] must outlive the
+ * result. */
 opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_allocator *allocator,
                            opi_cut **out_cut, opipe_error *err);
 void opi_cut_free(opi_cut *cut); /* accepts NULL */
 /* Fills first_out and next_out from the routes. */
 void opi_cut_link_routes(opi_cut *cut);
 
-/* Is the content known before any run (constant or parameter)? Is it one that stays outside the
- * programs: an initializer of more than one number, a matrix of codes, or larger than 1 KiB? */
+/* Whether the content is known before any run (constant or parameter); and whether it stays outside
+ * the programs: an initializer of more than one number, a matrix of codes, or one larger than 1
+ * KiB. */
 bool opi_value_is_known(const opi_value *value);
 bool opi_value_is_param(const opi_value *value);
 opipe_param_source opi_param_source_of(const opi_value *value);
-/* Are two sources one parameter: equal in name, type, shape and content? */
+/* Whether two sources are one parameter: equal in name, type, shape and content. */
 bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
 
 static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t stage,
                                                 uint32_t program) {
   return &cut->programs[stage * cut->n_kinds + program];
 }
-/* Where the stage makes an output of the graph; OPIPE_NONE: it does not. With slices, and replicas
- * that cut micro-batches, each has its part.
- */
+/* The cell in which the stage makes an output of the graph; OPIPE_NONE: it does not. Slices, and
+ * replicas that share micro-batches, have a part each. */
 static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, uint32_t stage) {
   const uint32_t cell = cut->output_cell[output * cut->n_slices + stage % cut->n_slices];
   return cell != OPIPE_NONE && cut->cells[cell].stage == stage ? cell : OPIPE_NONE;
 }
-/* Does a node make it? */
+/* Whether a node makes it. */
 static inline bool opi_output_is_made(const opi_cut *cut, uint32_t output) {
   return cut->output_cell[output * cut->n_slices] != OPIPE_NONE;
 }
-/* Is it made in evaluations alone? A training step returns the loss, output 0; what else the model
- * gives leaves F for a reader that needs it, not for the caller. */
+/* Whether only evaluations make it. A training step returns the loss, output 0; other outputs leave
+ * F only for readers within the step, not for the caller. */
 static inline bool opi_cell_is_evaluated(const opi_cut *cut, const opi_cell *cell) {
   return cut->training != NULL && cell->source == OPI_CELL_MADE && cell->phase == OPI_PHASE_F &&
          cell->output != OPIPE_NONE && cell->output != 0 && cell->readers == 0 &&
          cell->state == 0 && cell->first_out == OPIPE_NONE;
 }
-/* Does a stage make such a cell? */
+/* Whether the stage makes such a cell. */
 static inline bool opi_stage_evaluates(const opi_cut *cut, uint32_t stage) {
   uint32_t c = cut->cell_first[stage];
   while (c < cut->cell_first[stage + 1] && !opi_cell_is_evaluated(cut, &cut->cells[c]))
@@ -170,7 +172,7 @@ static inline bool opi_stage_evaluates(const opi_cut *cut, uint32_t stage) {
 static inline const opi_program *opi_forward_of(const opi_cut *cut, uint32_t stage) {
   return opi_program_of(cut, stage, OPI_PROGRAM_F);
 }
-/* The cell behind a boundary slot of a program. */
+/* The cell at a boundary slot of a program. */
 static inline const opi_cell *opi_cell_of(const opi_cut *cut, const opi_program *program,
                                           uint32_t slot) {
   return &cut->cells[program->cells[slot]];
@@ -192,15 +194,15 @@ static inline uint32_t opi_program_phases(uint32_t program) {
 }
 /* ---- records.c ---- */
 
-/* Which program an action runs; OPIPE_NONE: none of training's. */
+/* The program that an action runs; OPIPE_NONE: none of training's. */
 uint32_t opi_action_program(const opipe_action *action);
 /* Programs that the records use, by stage: out_used [n_stages]. */
 void opi_programs_used(const opi_decision *plan, uint32_t *out_used);
-/* Is it a forward of the next mini-batch? */
+/* Whether it is a forward of the next mini-batch. */
 static inline bool opi_action_is_next(const opipe_action *action) {
   return (action->flags & OPIPE_ACTION_NEXT_STEP) != 0;
 }
-/* The row class of a micro-batch; of the lists: whatever request of the body it is of. */
+/* The row class of a micro-batch; in lists, of any request of the body. */
 static inline uint32_t opi_row_class_of(const opi_decision *plan, uint32_t microbatch) {
   const uint32_t n = plan->n_microbatches;
   const int64_t extra = plan->binding.batch_dim == NULL ? 0 : plan->binding.batch_rows % n;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How samples and tokens run to the masks of Dropout, so that no cut changes one; and the graphs of
- * inference with such masks.
- */
+/* Follows samples and tokens to the masks of Dropout, so that no cut changes a mask; and makes
+ * graphs of inference with such masks. */
 #include <string.h>
 
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
 
-/* The first dimension that so many rows divide; 0: none. */
+/* The first dimension that is a multiple of `rows`; 0: none. */
 static int32_t divided_by(const opi_value *value, int64_t rows) {
   for (int32_t d = 0; rows > 0 && d < value->rank; ++d) {
     if (value->shape[d] % rows == 0)
@@ -54,7 +53,7 @@ opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, 
   return OPIPE_OK;
 }
 
-/* ---- without a backward ---- */
+/* ---- inference ---- */
 
 typedef struct binding {
   const opi_decision *plan;
@@ -67,8 +66,8 @@ static opipe_status bind_rows(void *ctx, int64_t rows, opi_bound **out_bound, op
   return opi_plan_bind(b->plan, b->model, b->base, rows, out_bound, err);
 }
 
-/* How samples run through the values of `bound`. What is known does not hang on whether the plan
- * cuts rows: the masks are those of every plan. */
+/* Follows samples through the values of `bound`. The result does not depend on whether the plan
+ * cuts rows: all plans have the same masks. */
 static opipe_status follow_samples(const binding *b, const opi_bound *bound,
                                    const opi_known_axis *known, opi_arena *scratch,
                                    opi_carry **out_carry, opipe_error *err) {
@@ -85,8 +84,8 @@ static opipe_status follow_samples(const binding *b, const opi_bound *bound,
   return status;
 }
 
-/* *out_carry NULL where samples do not run through `whole`: then no plan cuts rows, and masks count
- * on over all of them. */
+/* *out_carry NULL: samples do not run through `whole`. Then no plan cuts rows, and masks count
+ * across all of them. */
 static opipe_status samples_of(const binding *b, const opi_bound *whole, const opi_bound *bound,
                                opi_arena *scratch, opi_carry **out_carry, opipe_error *err) {
   const opi_known_axis *known = b->plan->binding.batch;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cuts of token slices put together: one stage for every (stage, slice), and a route for what a
- * slice hands on. Both ends of such a route live on one rank, so nothing is ever copied.
- */
+/* Merges the cuts of token slices: one stage for every (stage, slice), and a route for every tensor
+ * that a slice hands on. Both ends of such a route live on one rank, so nothing is ever copied. */
 #include <string.h>
 
 #include "partition/program/cut.h"
@@ -141,7 +140,7 @@ static opipe_status merge_programs(merging *m) {
   return OPIPE_OK;
 }
 
-/* Every slice has its part of an output; one that is handed through is so in all. */
+/* Every slice has its part of an output; one that is passed through is so in all. */
 static opipe_status merge_outputs(merging *m) {
   opi_cut *c = m->cut;
   const uint32_t n = c->graph->n_outputs;

@@ -9,9 +9,10 @@
 
 enum { PIECES_MOST = 1 << 20 };
 
-/* ---- what must carry the batch ---- */
+/* ---- values that must carry the batch ---- */
 
-/* May it be what training's loss is, or is attached to, when no output is named? */
+/* Whether it may be training's loss, or the value to which a loss is attached, if no output is
+ * named. */
 static bool may_be_target(const opi_decision *plan, const opi_value *value) {
   uint64_t n = 0;
   if (!opi_dtype_is_float(value->dtype))
@@ -21,7 +22,7 @@ static bool may_be_target(const opi_decision *plan, const opi_value *value) {
   return value->rank <= 1 && opi_shape_elems(value->shape, (uint32_t)value->rank, &n) && n == 1;
 }
 
-/* Marks what training minimises: one value where that is sure, else all outputs. */
+/* Marks the value that training minimises if it is certain, else all outputs. */
 static void mark_target(const opi_decision *plan, const opi_graph *g, bool *values) {
   const char *name = plan->train->loss.output;
   uint32_t n = 0, target = OPIPE_NONE;
@@ -51,7 +52,7 @@ opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_ar
   bool *values = OPI_ARENA_ARRAY(arena, bool, g->n_values);
   bool *nodes = OPI_ARENA_ARRAY(arena, bool, (size_t)g->n_nodes + 1);
   if (values == NULL || nodes == NULL)
-    return opi_fail_nomem(err, g->n_values, "what a loss needs");
+    return opi_fail_nomem(err, g->n_values, "the nodes that a loss needs");
   mark_target(plan, g, values);
   for (uint32_t n = g->n_nodes; n-- > 0;) {
     const opi_node *node = &g->nodes[n];
@@ -66,7 +67,7 @@ opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_ar
   return OPIPE_OK;
 }
 
-/* How the batch runs through the bound graph; *out_carry NULL when it is not split and does not run
+/* Follows the batch through the bound graph; *out_carry NULL: it is not split and does not run
  * through. */
 static opipe_status carry_of(const opi_decision *plan, const opi_model *model,
                              const opi_bound *bound, opi_arena *scratch, opi_carry **out_carry,
@@ -92,7 +93,7 @@ static opipe_status carry_of(const opi_decision *plan, const opi_model *model,
   return split ? status : OPIPE_OK;
 }
 
-/* Do all devices hand on what their Attention found? */
+/* Whether all devices pass on the statistics of their Attention. */
 static bool devices_hand_on(const opi_decision *plan) {
   bool all = plan->n_ranks > 0;
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
@@ -100,7 +101,7 @@ static bool devices_hand_on(const opi_decision *plan) {
   return all;
 }
 
-/* Do shares of micro-batches add up to the loss? */
+/* Checks that shares of micro-batches add up to the loss. */
 static opipe_status check_form(const opi_decision *plan, const opi_training *t, opipe_error *err) {
   if (!t->is_odd || !opi_plan_cuts_rows(plan))
     return OPIPE_OK;
@@ -165,7 +166,7 @@ typedef struct building {
 
 /* ---- row classes ---- */
 
-/* The axis of the labels, which no file's input may tell: the one that grows with the rows. */
+/* The axis of the labels, which no input of the file shows: the one that grows with the rows. */
 static int32_t grown_axis(const opi_value *a, const opi_value *b) {
   for (int32_t d = 0; d < a->rank && d < b->rank; ++d) {
     if (a->shape[d] != b->shape[d])
@@ -174,7 +175,7 @@ static int32_t grown_axis(const opi_value *a, const opi_value *b) {
   return -1;
 }
 
-/* How the batch runs through the graph of the first variant. */
+/* Follows the batch through the graph of the first variant. */
 static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carry **out_carry,
                                  bool **out_mixed, opipe_error *err) {
   const opi_variant *variants = b->model->variants;
@@ -211,7 +212,7 @@ static opipe_status compose_classes(building *b, opipe_error *err) {
   return status;
 }
 
-/* Every piece is a whole micro-batch, or a token slice of one. */
+/* Makes every piece a whole micro-batch, or a token slice of one. */
 static opipe_status place_whole(const building *b, uint32_t c, int64_t rows, opipe_error *err) {
   opi_cut_model *model = b->model;
   const uint32_t n = b->plan->n_stages * model->n_pieces;
@@ -267,7 +268,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
     OPI_TRY(whole ? place_whole(b, c, rows[c], err)
                   : opi_pieces_place(plan, c, rows[c], model, err));
   }
-  if (!whole && model->n_variants == 1) /* what grows with the rows shows in two of them */
+  if (!whole && model->n_variants == 1) /* two of them show which dimensions grow with the rows */
     OPI_TRY(opi_variant_note(model, rows[0], &ignored, err));
   OPI_TRY(opi_variants_build(b->from, used, model, err));
   for (uint32_t c = 0; c < model->n_classes && whole; ++c)

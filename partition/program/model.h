@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a plan and a model to the graphs of its row classes, cut: shared by the planner, which
- * predicts with them, and the runtime, which compiles them. A forward plan's are the bound graphs.
+ * predicts with them, and the runtime, which compiles them. A forward plan uses the bound graphs.
  */
 #ifndef OPI_CUT_MODEL_H
 #define OPI_CUT_MODEL_H
@@ -10,22 +10,24 @@
 
 enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };
 
-/* One token slice of one number of rows; without slices there is one, the whole. */
+/* One token slice for one number of rows; without slices there is one, the whole. */
 typedef struct opi_variant_slice {
   opi_token_slice *tokens; /* NULL: whole sequences */
   opi_training *training;  /* NULL: a forward plan */
-  const opi_graph *graph;  /* of the training, or the bound graph, with masks told by the run */
+  const opi_graph *graph;  /* the training's graph, or the bound graph, with masks given by the run
+                            */
   const uint32_t *stage;   /* [graph->n_nodes] */
-  const opi_slice_state *states;   /* [n_states] of the graph: what slices hand on */
+  const opi_slice_state *states;   /* [n_states] values of the graph that slices hand on */
   const uint32_t *scalars;         /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
-  const opi_token_output *outputs; /* [n_outputs] of slices: where each wanted one has its tokens */
+  const opi_token_output *outputs; /* [n_outputs] of slices: the tokens' axis in each wanted output
+                                    */
   opi_cut *cut;
   int64_t first, length; /* tokens */
   uint32_t n_states, n_outputs;
 } opi_variant_slice;
 
-/* The inputs of Dropout that have a token axis, by the node's name: slices drop what the whole
- * sequence drops. */
+/* The inputs of Dropout that have a token axis, by the node's name: slices drop the same elements
+ * as the whole sequence. */
 typedef struct opi_token_axis {
   const char *node;
   int32_t axis;
@@ -35,44 +37,45 @@ typedef struct opi_token_axes {
   uint32_t n;
 } opi_token_axes;
 
-/* The graphs of one number of rows: of whole micro-batches of a class, or of pieces of them. All
+/* The graphs for one number of rows: of whole micro-batches of a class, or of pieces of them. All
  * have the same nodes and values. */
 typedef struct opi_variant {
-  int64_t rows;              /* 1 where the batch has no name */
-  const opi_bound *bound;    /* of the model's base, NULL: made of that and another (variants.c) */
-  opi_bound *own;            /* the same where the model bound it */
+  int64_t rows;              /* 1 if the batch has no name */
+  const opi_bound *bound;    /* of the model's base; NULL: derived from that and another
+                                (variants.c) */
+  opi_bound *own;            /* the same, if the model bound it */
   opi_variant_slice *slices; /* [n_slices] */
 } opi_variant;
 
-/* What a stage of the view computes of a micro-batch. */
+/* The part of a micro-batch that a stage of the view computes. */
 typedef struct opi_piece {
-  uint32_t variant, slice; /* variant OPIPE_NONE: nothing, the stage has fewer pieces */
-  uint32_t share;          /* which of the stage's replicas, where they cut micro-batches */
+  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces */
+  uint32_t share;          /* the stage's replica, if replicas share micro-batches */
   uint32_t phases;         /* bits */
   int64_t first, rows;     /* of the micro-batch's rows */
 } opi_piece;
 
 /* A plan as its lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
- * body come one after the other. Built by opi_piece_plan_build, which fills the records once the
- * schedule has spoken; arrays lie in the arena of the model, or are the plan's where nothing
- * differs. Everything that pieces do not change is read from `whole`. */
+ * body follow each other. Built by opi_piece_plan_build, which fills the records once the schedule
+ * has answered; arrays lie in the model's arena, or are the plan's if equal. Everything that pieces
+ * do not change is read from `whole`. */
 typedef struct opi_piece_plan {
-  const opi_decision *whole; /* whose pieces these are; borrowed, and must outlive this */
+  const opi_decision *whole; /* the plan in question; borrowed, must outlive this */
   uint32_t n_ranks;          /* the plan's */
   uint32_t n_stages;         /* pieces of all stages */
   uint32_t n_replicas;
   uint32_t n_pieces;       /* of a stage of the plan */
-  bool trains;             /* the lists are of mini-batches, not of requests */
+  bool trains;             /* the lists hold mini-batches, not requests */
   bool slices;             /* they are token slices */
-  bool apart;              /* each is on a rank of its own: replicas that cut micro-batches */
+  bool apart;              /* each is on a rank of its own: replicas that share micro-batches */
   uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
-  uint32_t *whole_of;      /* the same: instance of the plan; OPIPE_NONE: there is none */
-  uint32_t n_positions;    /* requests that the lists hold, one after the other */
-  uint32_t n_microbatches; /* of all of them */
+  uint32_t *whole_of;      /* the same index: instance of the plan; OPIPE_NONE: there is none */
+  uint32_t n_positions;    /* requests that the lists hold, in sequence */
+  uint32_t n_microbatches; /* in all requests */
   opipe_action *actions;   /* [n_actions] */
   uint32_t n_actions;
   uint32_t *rank_first;   /* [n_ranks + 1] into actions */
-  uint32_t *reduce_after; /* [instances of the plan] action behind which the sum over replicas
+  uint32_t *reduce_after; /* [instances of the plan] action after which the sum over replicas
                              stands; OPIPE_NONE: at the end of its rank. NULL: there is no sum */
   opi_stage_times times;  /* [n_stages] of the pieces */
 } opi_piece_plan;
@@ -86,19 +89,19 @@ static inline uint32_t opi_piece_rank(const opi_piece_plan *pieces, uint32_t sta
 typedef struct opi_cut_model {
   const opipe_allocator *allocator;
   opi_arena arena;
-  const opi_cut *master; /* whose parameter table the cuts have; NULL: the base's first slice's */
+  const opi_cut *master; /* the cut with the parameter table; NULL: the base's first slice's */
   opi_variant *variants;
   uint32_t n_variants, room_variants;
-  uint32_t base;                      /* the variant that was bound, with the most rows */
+  uint32_t base;                      /* the variant that was bound, which has the most rows */
   opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
   opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
   uint32_t n_pieces;   /* pieces of a stage: token slices, or rows and phases */
-  uint32_t loss_stage; /* of the plan, that makes the loss: the last one, unless what stands there
-                          does not lead to it; OPIPE_NONE: no training */
+  uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
+                          not lead to the loss; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
   const opi_stage_times *times; /* of the plan's stages; NULL: not known. Borrowed */
-  uint32_t n_positions;         /* that the pieces' plan must have; 0: as many as it takes */
+  uint32_t n_positions;         /* requests that the piece plan must hold; 0: as many as needed */
   opi_token_axes token_axes;
   opi_piece_plan piece_plan;
 } opi_cut_model;
@@ -109,19 +112,20 @@ static inline const opi_variant_slice *opi_variant_slice_of(const opi_cut_model 
   return &model->variants[piece->variant].slices[piece->slice];
 }
 
-/* What a model is made of. All borrowed; bound and master must outlive it. */
+/* The sources of a model. All borrowed; bound and master must outlive it. */
 typedef struct opi_cut_sources {
-  const opi_decision *plan; /* stage_of_node and actions must be there (actions NULL: every stage of
-                               a training plan uses F and B). Must outlive the model */
-  const opi_stage_times *times; /* of its stages, for the lists; NULL: all take no time. The same */
-  uint32_t n_positions;         /* requests that the lists must hold; 0: as many as it takes */
+  const opi_decision *plan; /* stage_of_node and actions must be set (actions NULL: every stage of a
+                               training plan uses F and B). Must outlive the model */
+  const opi_stage_times *times; /* of its stages, for the lists; NULL: all 0. Must outlive the model
+                                 */
+  uint32_t n_positions;         /* requests that the lists must hold; 0: as many as needed */
   const opi_model *file;
   const opi_bind_options *base; /* evaluator and logger */
-  const opi_cut *master;  /* of the same plan with other dimensions: its parameter table is taken;
+  const opi_cut *master;  /* of the same plan with other dimensions, whose parameter table to use;
                              NULL: a table of its own */
   const opi_bound *bound; /* the graph of the most rows, whose nodes the plan's stage_of_node
-                             counts; NULL: it is bound here. Not read of a plan that trains, whose
-                             graphs are made of bindings of their own */
+                             counts; NULL: it is bound here. Ignored by training plans, whose graphs
+                             have bindings of their own */
   opi_bind_fn bind;       /* NULL: opi_bind */
 } opi_cut_sources;
 opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
@@ -131,82 +135,81 @@ void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
 /* Lists the activations that cross stages in the plan, by src, dst, index. */
 opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 
-/* Slots of the parameter table that the programs of `stage` read or accumulate, rising. In `arena`.
- */
+/* Slots of the parameter table that the programs of `stage` read or accumulate, rising. Allocates
+ * in `arena`. */
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err);
 
-/* What of a bound graph must carry the batch: all of it; in training what the loss needs, of which
- * a loss that the graph makes ends the batch in sums. Lies in `arena`. */
+/* The values of a bound graph that must carry the batch: all of them; in training, all that the
+ * loss needs, where a loss made by the graph ends the batch in sums. Lies in `arena`. */
 opipe_status opi_batch_part(const opi_decision *plan, const opi_graph *g, opi_arena *arena,
                             opi_carry_part *out, opipe_error *err);
 
-/* rows_tie.c: what replicas that cut micro-batches cannot hand on: marks the nodes [g->n_nodes]
- * that make and read such tensors, and the positions [n_nodes + 1] where a cut would send one,
- * where that leaves enough of them. g: bound, of a micro-batch; the plan's batch is proven. */
+/* rows_tie.c: tensors that replicas sharing micro-batches cannot hand on. Marks the nodes
+ * [g->n_nodes] that make and read them, and the positions [n_nodes + 1] where a cut would send one,
+ * unless too few positions would remain. g: bound, of a micro-batch; the plan's batch is proven. */
 opipe_status opi_rows_tie(const opi_decision *plan, const opi_model *file, const opi_graph *g,
                           bool *out_stays, bool *out_closed, opipe_error *err);
 
-/* masks.c. Where the inputs of g have the batch: in_carry [n_inputs]. Keys and values of earlier
- * tokens have it first, alone or with the heads: [batch, heads, tokens, size], [batch * heads,
- * size, tokens], [1, batch * heads, tokens, size]. */
+/* masks.c. The batch's dimension in the inputs of g: in_carry [n_inputs]. Keys and values of
+ * earlier tokens have it first, alone or with the heads: [batch, heads, tokens, size], [batch *
+ * heads, size, tokens], [1, batch * heads, tokens, size]. */
 void opi_place_batch(const opi_decision *plan, const opi_model *model, const opi_graph *g,
                      opi_carry *in_carry);
-/* masks.c: how tokens run through the inputs of Dropout, [n_values] in `scratch`; *out_carry NULL
- * where no axis is known. */
+/* masks.c: follows tokens through the inputs of Dropout: [n_values] in `scratch`; *out_carry NULL:
+ * no axis is known. */
 opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, opi_arena *scratch,
                                 opi_carry **out_carry, opipe_error *err);
-/* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks told by the run's
- * scalars, where it drops anything: out_slice's graph and scalars. In `arena`. Errors: UNSUPPORTED,
- * the rows of a slice cannot be told as those of the whole are. */
+/* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks given by the run's
+ * scalars, if it drops anything: out_slice's graph and scalars. Allocates in `arena`. Errors:
+ * UNSUPPORTED, a slice's rows cannot be numbered as the whole's are. */
 opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
                                const opi_token_axes *axes, opi_arena *arena,
                                opi_variant_slice *io_slice, opipe_error *err);
 
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
- * NULL: whole sequences; axes NULL: masks are not wanted to be those of slices. */
+ * NULL: whole sequences; axes NULL: masks need not be those of slices. */
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
                                 const opi_bind_options *base, opi_training **out_training,
                                 opipe_error *err);
 
-/* slices.c: cuts the sequences of a variant, whose whole graph is bound, as the plan's layout says.
- */
+/* slices.c: cuts the sequences of a variant, whose whole graph is bound, by the plan's layout. */
 opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,
                             const opi_bind_options *base, opi_variant *variant,
                             opi_cut_model *model, opipe_error *err);
-/* slices.c: slices that were made for sequences of another number of tokens than the plan's
- * dimensions say: given lengths in the same proportions; of a forward plan only those that have
- * tokens. *out_left [the number before]: what each slice is now, OPIPE_NONE: none; NULL: all are
- * left. In `arena`. */
+/* slices.c: rescales slices that were made for another number of tokens than the plan's dimensions
+ * have: given lengths in the same proportions; a forward plan keeps only slices with tokens.
+ * *out_left [the number before]: each slice's new index, OPIPE_NONE: none; NULL: all are kept.
+ * Allocates in `arena`. */
 opipe_status opi_slices_scale(const opi_model *file, opi_decision *plan, opi_arena *arena,
                               const uint32_t **out_left, opipe_error *err);
-/* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None where nothing drops,
- * or where the model has no token dimension that could be sliced. */
+/* slices.c: fills model->token_axes for `whole`, a graph of `rows` rows. None if nothing drops, or
+ * if the model has no token dimension that could be sliced. */
 opipe_status opi_token_axes_find(const opi_decision *plan, const opi_model *file,
                                  const opi_bind_options *base, int64_t rows, const opi_bound *whole,
                                  opi_cut_model *model, opipe_error *err);
-/* variants.c. The variant of so many rows (0: the batch has no name), noted where there is none. */
+/* variants.c. The variant of this many rows (0: the batch has no name), noted if new. */
 opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_variant,
                               opipe_error *err);
-/* Makes the graphs and cuts of all that are noted; used [n_stages]: OPI_PROGRAM_* as bits. Errors:
+/* Makes the graphs and cuts of all noted variants; used [n_stages]: OPI_PROGRAM_* as bits. Errors:
  * those of binding and differentiating; UNSUPPORTED, a graph that changes with the rows. */
 opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
                                 opi_cut_model *model, opipe_error *err);
 void opi_variants_free(opi_cut_model *model);
-/* pieces.c: which rows of a micro-batch of class `c` each piece has, and of which variant it is.
- * Errors: INVALID, fewer rows than pieces. */
+/* pieces.c: the rows of a micro-batch of class `c` that each piece has, and its variant. Errors:
+ * INVALID, fewer rows than pieces. */
 opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows,
                               opi_cut_model *model, opipe_error *err);
-/* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: of the
- * values of the first variant's graph. Errors: UNSUPPORTED names the tensor whose rows do
- * not lie one after the other. */
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: for the
+ * values of the first variant's graph. Errors: UNSUPPORTED, the tensor whose rows are not
+ * contiguous. */
 opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_carry *carry,
                                 const bool *mixed, opi_cut_model *model, opipe_error *err);
-/* piece_plan.c: fills model->piece_plan. A forward plan's has its records only from the first call
- * after opi_cut_model_build on: how many requests a body holds follows from the cut. */
+/* piece_plan.c: fills model->piece_plan. A forward plan's records are filled only by the first call
+ * after opi_cut_model_build: the number of requests in a body follows from the cut. */
 opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
 
 #endif /* OPI_CUT_MODEL_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known before any run: the table of the parameters that a graph's nodes read. */
+/* The table of the parameters that a graph's nodes read: values known before any run. */
 #include <string.h>
 
 #include "partition/program/build.h"
@@ -40,8 +40,8 @@ bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b) {
          (a->data != NULL && b->data != NULL && memcmp(a->data, b->data, (size_t)a->n_bytes) == 0);
 }
 
-/* Slot of a parameter in the master's table, OPIPE_NONE: it is not there (folded from dimensions).
- * `next`: behind the last one found, for tables that are nearly alike. */
+/* Slot of a parameter in the master's table; OPIPE_NONE: it is missing (folded from dimensions).
+ * `next`: after the last one found, for tables that are nearly equal. */
 static opipe_status master_slot(opi_cut_builder *b, const opi_value *value, uint32_t next,
                                 uint32_t *out_slot) {
   const opi_cut *master = b->source->master;

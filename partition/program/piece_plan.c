@@ -5,9 +5,8 @@
  *   halves             piece 0 is the forward, 1 and on the backwards of the parts
  *   unequal replicas   the pieces of replica 0, as above, then those of replica 1, and so on
  *
- * Those of token slices and halves are of the replica that their micro-batch passes; those of
- * unequal replicas of the only one that they have.
- */
+ * Pieces of token slices and halves belong to the replica that their micro-batch passes, pieces of
+ * unequal replicas to their only one. */
 #include <string.h>
 
 #include "partition/program/model.h"
@@ -30,7 +29,7 @@ static double *spread(const opi_decision *plan, opi_cut_model *model, const doub
   return out;
 }
 
-/* Where a record stands among the pieces. */
+/* Finds a record's place among the pieces. */
 static opipe_status place_action(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
                                  opipe_action *action, opipe_error *err) {
   const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
@@ -57,7 +56,7 @@ static opipe_status place_action(const opi_decision *plan, const opi_cut_model *
   return OPIPE_OK;
 }
 
-enum { RECORDS_MOST = 1 << 19 }; /* of a body */
+enum { RECORDS_MOST = 1 << 19 }; /* in a body */
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) {
   while (b != 0) {
@@ -68,8 +67,7 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
   return a;
 }
 
-/* Micro-batches of a request, or slices of them, that pass the instance with the fewest, of those
- * that have any. */
+/* The fewest micro-batches of a request, or slices of them, that pass an instance with any. */
 static uint32_t least_passes(const opi_decision *plan) {
   uint32_t least = plan->n_microbatches * (plan->n_slices == 0 ? 1 : plan->n_slices);
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
@@ -85,12 +83,12 @@ static uint32_t least_passes(const opi_decision *plan) {
   return least;
 }
 
-/* Requests until the first copy of the pipeline is used again. */
+/* Requests until the first copy of the pipeline takes one again. */
 static uint32_t n_turns(const opi_decision *plan) {
   return plan->in_turn ? opi_plan_copies(plan) : 1;
 }
 
-/* Copies that take requests in turn lie alike, and the actions are those of the first. */
+/* Copies that take requests in turn have equal layouts, and the actions are the first copy's. */
 static opipe_status check_turns(const opi_decision *plan, opipe_error *err) {
   const uint32_t n = n_turns(plan), n_ranks = plan->n_ranks / n, own = plan->n_replicas / n;
   bool alike = n_ranks * n == plan->n_ranks && own * n == plan->n_replicas &&
@@ -108,8 +106,8 @@ static opipe_status check_turns(const opi_decision *plan, opipe_error *err) {
                   n, plan->n_microbatches, plan->n_stages, plan->n_ranks);
 }
 
-/* How many requests of a stream the lists hold: as many as bring the slots of every tensor back to
- * where they were. A training step, and a request alone, is one. */
+/* Requests of a stream that the lists hold: as many as return every tensor's slots to where they
+ * began. One for a training step or a single request. */
 static uint32_t count_positions(const opi_decision *plan, const opi_cut_model *model) {
   const opi_cut *cut = model->cuts[0];
   uint32_t distance = 1;
@@ -129,14 +127,14 @@ static uint32_t count_positions(const opi_decision *plan, const opi_cut_model *m
   return slots / common_divisor(slots, least_passes(plan)) * n_turns(plan);
 }
 
-/* Every rank's records, for one request after the other. */
+/* Places every rank's records, one request after the other. */
 static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model,
                                   opipe_error *err) {
   opi_piece_plan *out = &model->piece_plan;
   const uint32_t n = out->n_positions, turns = n_turns(plan), each = plan->n_ranks / turns;
   uint32_t at = 0;
   if (plan->actions == NULL || (!opi_plan_trains(plan) && model->cuts[0] == NULL))
-    return OPIPE_OK; /* what is received says how many requests */
+    return OPIPE_OK; /* the received tensors decide the number of requests */
   if (turns > 1)
     OPI_TRY(check_turns(plan, err));
   if (n > 1 && (uint64_t)plan->n_actions * n > RECORDS_MOST) {
@@ -171,7 +169,7 @@ static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model
   return OPIPE_OK;
 }
 
-/* The plan's own arrays, wherever pieces do not differ from it. */
+/* Takes over the plan's own arrays wherever pieces do not change them. */
 static opi_piece_plan like_plan(const opi_decision *plan, const opi_cut_model *model) {
   return (opi_piece_plan){.whole = plan,
                           .n_ranks = plan->n_ranks,

@@ -7,9 +7,9 @@
  *   replicas that cut (2, 1)   F, B of the first rows ─┬─ F, B of all rows  a message for every
  *                              F, B of the other rows ─┘                    overlap of rows
  *
- * Of n pieces of R rows, piece i has rows ceil(R i / n) to ceil(R (i + 1) / n) - 1. The tensors of
- * a piece are those of a training graph of its own number of rows; rows of a tensor that is cut
- * must lie one after the other. What does not depend on the batch is had whole by every piece.
+ * For n pieces of R rows, piece i has rows ceil(R i / n) to ceil(R (i + 1) / n) - 1. The tensors of
+ * a piece are those of a training graph of its own number of rows; the rows of a tensor that is cut
+ * must be contiguous. Every piece has all of a tensor that does not depend on the batch.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@ static int64_t first_row(int64_t rows, uint32_t n, uint32_t i) {
   return (rows * (int64_t)i + n - 1) / n;
 }
 
-/* ---- which rows ---- */
+/* ---- rows ---- */
 
 static opipe_status place_piece(const opi_decision *plan, uint32_t s, uint32_t k, int64_t rows,
                                 opi_piece *piece, opipe_error *err) {
@@ -70,14 +70,14 @@ opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows
   return OPIPE_OK;
 }
 
-/* ---- how tensors are cut ---- */
+/* ---- cuts of tensors ---- */
 
 typedef struct composing {
   const opi_cut_model *model;
   const opi_piece *pieces;        /* of the class */
   const opi_cut *base;            /* of the first variant: cells as in all of them */
   const opi_graph *graph;         /* the same */
-  const opi_variant_slice *other; /* of a variant with other rows */
+  const opi_variant_slice *other; /* a variant with other rows */
   int64_t rows;
   const opi_carry *carry;
   const bool *mixed;
@@ -92,7 +92,8 @@ static const opi_cut *variant_cut(const composing *m, const opi_piece *piece) {
   return m->model->variants[piece->variant].slices[0].cut;
 }
 
-/* The dimension in which a tensor grows with the rows, -1: none; *out_front: nothing before it. */
+/* The dimension in which a tensor grows with the rows; -1: none; *out_front: no dimension precedes
+ * it. */
 static int32_t grown_dim(const composing *m, uint32_t base_cell, bool *out_front) {
   const opi_value *a = &m->graph->values[m->base->cells[base_cell].value];
   const opi_value *b = &m->other->graph->values[m->other->cut->cells[base_cell].value];
@@ -105,8 +106,8 @@ static int32_t grown_dim(const composing *m, uint32_t base_cell, bool *out_front
   return -1;
 }
 
-/* Is there a value of the same shape that is known to hold the rows in front, and none that holds
- * them otherwise? */
+/* Whether a value of the same shape is known to hold the rows in front, and none holds them
+ * otherwise. */
 static bool seen_in_front(const composing *m, const opi_value *value, int32_t dim, int64_t unit) {
   const opi_graph *g = m->graph;
   bool found = false;
@@ -132,9 +133,9 @@ static opipe_status refuse(const composing *m, uint32_t base_cell, const char *w
       node == OPIPE_NONE ? "" : g->nodes[node].name, node == OPIPE_NONE ? "" : "'", why);
 }
 
-/* Bytes of a row, 0: every piece has all of it. What grows with the rows but passed a sum over the
- * batch or an operator without a rule is a gradient of something that holds them: the forward pass
- * treats every row by itself, and so does what it is differentiated into. */
+/* Bytes of a row; 0: every piece has the whole tensor. A tensor that grows with the rows, though it
+ * passed a sum over the batch or an operator without a rule, is a gradient of one that holds rows:
+ * the forward pass treats every row alone, and so does its derivative. */
 static opipe_status row_bytes(const composing *m, uint32_t base_cell, uint64_t *out_bytes) {
   const opi_cell *cell = &m->base->cells[base_cell];
   const opi_value *value = &m->graph->values[cell->value];
@@ -185,7 +186,7 @@ static opipe_status list_piece(composing *m, uint32_t v, bool count) {
     cell.route = OPIPE_NONE;
     cell.n_routes = 0;
     if (own && cell.source == OPI_CELL_RECEIVED && cell.readers == 0)
-      cell.readers = 1u << cell.phase; /* only for another piece: here it arrives */
+      cell.readers = 1u << cell.phase; /* only for another piece, which receives it here */
     if (!own) {
       cell.source = OPI_CELL_RECEIVED;
       cell.output = OPIPE_NONE;
@@ -200,7 +201,7 @@ static opipe_status list_piece(composing *m, uint32_t v, bool count) {
   return OPIPE_OK;
 }
 
-/* The piece of the same rows' forward. */
+/* The piece with the same rows' forward. */
 static uint32_t forward_piece(const composing *m, uint32_t v) {
   const uint32_t first = v / m->n_pieces * m->n_pieces;
   for (uint32_t k = first; k < first + m->n_pieces; ++k) {
@@ -261,7 +262,7 @@ static opipe_status add_route(composing *m, opi_route route) {
   return OPIPE_OK;
 }
 
-/* From the forward of an instance to its backwards. */
+/* Routes from the forward of an instance to its backwards. */
 static opipe_status route_within(composing *m, uint32_t v) {
   const opi_cut *base = m->base;
   const uint32_t s = v / m->n_pieces, from = m->cut->forward_of[v];
@@ -287,7 +288,7 @@ static bool meet(const opi_piece *a, const opi_piece *b) {
   return a->first < b->first + b->rows && b->first < a->first + a->rows;
 }
 
-/* Do two pieces share rows in any class, or the same rows in every one? */
+/* Whether two pieces share rows in any class, or have the same rows in every class. */
 static bool meet_ever(const composing *m, uint32_t p, uint32_t q) {
   bool any = false;
   for (uint32_t c = 0; c < m->model->n_classes; ++c)
@@ -303,7 +304,7 @@ static bool same_always(const composing *m, uint32_t p, uint32_t q) {
   return all;
 }
 
-/* The rows that piece p has of what piece q is to receive. */
+/* Routes the rows of piece p that piece q receives. */
 static opipe_status route_rows(composing *m, uint32_t base_route, uint32_t p, uint32_t q,
                                uint64_t bytes) {
   const opi_route *r = &m->base->routes[base_route];
@@ -328,7 +329,7 @@ static opipe_status route_rows(composing *m, uint32_t base_route, uint32_t p, ui
   return add_route(m, route);
 }
 
-/* What piece q of a route's destination receives, from the pieces of its source. */
+/* Routes to piece q of a route's destination from the pieces of its source. */
 static opipe_status route_to(composing *m, uint32_t base_route, uint32_t q) {
   const opi_route *r = &m->base->routes[base_route];
   const uint32_t first = r->src_stage * m->n_pieces, phase = 1u << r->phase;
@@ -344,7 +345,7 @@ static opipe_status route_to(composing *m, uint32_t base_route, uint32_t q) {
     if ((m->pieces[p].phases & phase) == 0 || !meet_ever(m, p, q))
       continue;
     OPI_TRY(route_rows(m, base_route, p, q, bytes));
-    if (bytes == 0) /* the same in all of them */
+    if (bytes == 0) /* all of them hold the same */
       return OPIPE_OK;
   }
   return OPIPE_OK;
@@ -390,7 +391,7 @@ static opipe_status take_program(composing *m, uint32_t v, uint32_t which) {
   return OPIPE_OK;
 }
 
-/* What a forward gives to the caller: every piece of the stage that makes it has its rows. */
+/* Lists a forward's outputs: every piece of the stage that makes one has its rows. */
 static opipe_status list_outputs(composing *m) {
   opi_cut *c = m->cut;
   const uint32_t n = m->graph->n_outputs * m->n_pieces;

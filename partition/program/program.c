@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The programs of one stage: the nodes of their phases, in graph order, as a backend compiles them.
- * Boundary slots count the inputs in the order of first use, then the outputs in the order of
- * values.
- */
+/* Programs of one stage: the nodes of their phases, in graph order, as a backend compiles them.
+ * Boundary slots number the inputs in order of first use, then the outputs in order of values. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,8 +12,8 @@ typedef struct making {
   opipe_value *values;
   uint32_t *globals; /* [n_values] */
   uint32_t stage, which, phases;
-  uint32_t number; /* of the program, for marks */
-  bool evaluates;  /* the stage does: E is not F */
+  uint32_t number; /* the program's, for marks */
+  bool evaluates;  /* the stage evaluates: E differs from F */
   uint32_t room_values, room_globals, room_cells, room_writes, room_params;
 } making;
 
@@ -55,7 +53,7 @@ static int by_slot(const void *left, const void *right) {
   return a < b ? -1 : a > b;
 }
 
-/* A value that the program reads and does not make. */
+/* A value that the program reads but does not make. */
 static opipe_status place_outer(making *m, uint32_t v, opipe_value *out) {
   const opi_cut_builder *b = m->b;
   const opi_value *value = &b->graph->values[v];
@@ -111,7 +109,7 @@ static opipe_status local_value(making *m, uint32_t v, bool made, uint32_t *out_
   return OPIPE_OK;
 }
 
-/* Dropout that drops nothing, for evaluate. */
+/* Makes a Dropout drop nothing, for evaluation. */
 static opipe_status without_dropout(making *m, opipe_node *node) {
   if (m->which != OPI_PROGRAM_E || opi_op_row(node->domain, node->op)->kind != OPI_KIND_RANDOM)
     return OPIPE_OK;
@@ -147,7 +145,7 @@ static opipe_status convert_node(making *m, const opi_node *node, opipe_node *ou
   return without_dropout(m, out);
 }
 
-/* Does another program of the stage, another stage or the caller want what this one makes? */
+/* Whether another program of the stage, another stage or the caller reads the result. */
 static bool leaves(const making *m, const opi_cell *cell) {
   if (cell->state != 0 || cell->first_out != OPIPE_NONE)
     return true;
@@ -180,8 +178,8 @@ static bool is_wanted(const making *m, const opi_node *node) {
   return false;
 }
 
-/* Marks the nodes of the program, and how many they are. Of a stage that evaluates, F and E leave
- * out what they make for each other's results alone; all other nodes are read by somebody. */
+/* Marks and counts the nodes of the program. If the stage evaluates, F and E leave out nodes that
+ * serve only each other's results; all other nodes have a reader. */
 static uint32_t mark_nodes(making *m) {
   opi_cut_builder *b = m->b;
   uint32_t n = 0;

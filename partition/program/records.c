@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's records under the action language, of forward and of training plans: are they whole?
- * Whether they come to an end is found where their lists are made (partition/lists).
- */
+/* Checks that a plan's records, forward or training, are complete under the action language.
+ * Deadlocks are found when lists are made (partition/lists). */
 #include "partition/program/records.h"
 
 #include <string.h>
 
 #include "partition/schedule/compute_order.h"
 
-/* Pairs of stages that exchange activations: routes that end in one stage follow each other. */
+/* Pairs of stages that exchange activations; routes that end in one stage are consecutive. */
 static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem *problem,
                                opipe_error *err) {
   uint32_t *last = OPI_ARENA_ARRAY(arena, uint32_t, cut->n_stages);
@@ -61,9 +60,8 @@ static opipe_status check_flags(const opi_decision *plan, const opipe_action *ac
   return OPIPE_OK;
 }
 
-/* A rank makes its step behind the last record of the mini-batch: those of the next one that
- * compute with the weights before it come earlier (Narayanan et al., PipeDream-2BW, section 3.1).
- */
+/* A rank steps after the last record of the mini-batch; records of the next one that compute with
+ * the weights before the step come earlier (Narayanan et al., PipeDream-2BW, section 3.1). */
 static opipe_status check_versions(const opi_decision *plan, opipe_error *err) {
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const uint32_t first = plan->rank_first[rank], end = plan->rank_first[rank + 1];

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schedule's records under the action language (partition/program/records.h): where its passes
- * put reductions.
- */
+/* Places reductions through the passes of the action language (partition/program/records.h). */
 #include <string.h>
 
 #include "partition/program/model.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of which replicas that cut a micro-batch cannot hand on some rows: those whose rows do
- * not lie one after the other, those that are made of all of them (a loss on its way), and those
- * that hold positions among the rows, as row * tokens + token, which mean something only where the
- * rows begin as they did where they were counted. A search for a cut leaves the nodes that make and
- * read one together, as far as it can.
- */
+/* Tensors whose rows replicas that share a micro-batch cannot all hand on: tensors with rows that
+ * are not contiguous; tensors made of all rows (a loss in progress); and tensors of positions among
+ * the rows, as row * tokens + token, which are valid only if the rows begin where they were
+ * counted. A search for a cut keeps the nodes that make and read such a tensor together, as far as
+ * it can. */
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
 
-/* May some of its rows travel, or is it the same for all? */
+/* Whether some of its rows may travel, or all replicas have the same. */
 static bool travels(const opi_value *value, const opi_carry *carry) {
   bool front = carry->outer == 1;
   for (int32_t d = 0; d < carry->axis; ++d)
@@ -16,7 +15,7 @@ static bool travels(const opi_value *value, const opi_carry *carry) {
   return carry->axis < 0 || (front && carry->count == 0);
 }
 
-/* Does every stage have as many replicas? Then all have the same rows. */
+/* Whether every stage has equally many replicas, which then have the same rows. */
 static bool are_alike(const opi_decision *plan) {
   uint32_t s = 1;
   while (s < plan->n_stages && plan->shares[s] == plan->shares[0])
@@ -24,7 +23,7 @@ static bool are_alike(const opi_decision *plan) {
   return s >= plan->n_stages;
 }
 
-/* [n_values] the last node that reads a value, its maker where none does. */
+/* [n_values] the last node that reads a value; its maker if none does. */
 static uint32_t *last_readers(const opi_graph *g, opi_arena *scratch) {
   uint32_t *last = OPI_ARENA_ARRAY(scratch, uint32_t, g->n_values);
   for (uint32_t v = 0; last != NULL && v < g->n_values; ++v)
@@ -38,7 +37,7 @@ static uint32_t *last_readers(const opi_graph *g, opi_arena *scratch) {
   return last;
 }
 
-/* How the batch runs through a graph's values, and which are made of all its rows. */
+/* The batch in a graph's values, and the values made of all its rows. */
 typedef struct followed {
   const opi_graph *graph;
   const opi_carry *carry;
@@ -51,7 +50,7 @@ static bool is_tied(const followed *f, uint32_t value) {
          (f->sums[value] || !travels(&values[value], &f->carry[value]));
 }
 
-/* Where the plan's stages still find room to begin; 0: too few of them. */
+/* The number of positions where the plan's stages may still begin; 0: too few. */
 static uint32_t close_positions(const opi_decision *plan, const followed *f, const uint32_t *last,
                                 bool *closed) {
   const opi_graph *g = f->graph;

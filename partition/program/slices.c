@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token slices: which tokens each has, and its graph. */
+/* Token slices: their tokens and their graphs. */
 #include <string.h>
 
 #include "partition/program/batch.h"
@@ -7,7 +7,7 @@
 
 /* ---- the tokens ---- */
 
-/* The free dimension 1 of the first input that has one which is not the batch. */
+/* The free dimension 1 of the first input that has one other than the batch. */
 static uint32_t find_dim(const opi_decision *plan, const opi_model *file) {
   char buffer[160];
   for (uint32_t i = 0; i < file->graph->n_inputs; ++i) {
@@ -46,7 +46,8 @@ static opipe_status place_slices(const opi_decision *plan, int64_t n_tokens,
                   plan->schedule, (long long)at, (long long)n_tokens);
 }
 
-/* Given lengths, made for another number of tokens, in the same proportions: some may come to 0. */
+/* Scales given lengths, made for another number of tokens, in the same proportions; some may become
+ * 0. */
 static opipe_status scale_lengths(opi_decision *plan, uint64_t n_tokens, opi_arena *arena,
                                   opipe_error *err) {
   uint64_t whole = 0, at = 0, before = 0;
@@ -67,7 +68,7 @@ static opipe_status scale_lengths(opi_decision *plan, uint64_t n_tokens, opi_are
   return OPIPE_OK;
 }
 
-/* The slices that have tokens; the others go, which no gradient misses. */
+/* Keeps the slices that have tokens. No gradient needs the others. */
 static opipe_status drop_empty(opi_decision *plan, uint64_t n_tokens, opi_arena *arena,
                                const uint32_t **out_left, opipe_error *err) {
   uint32_t *left = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_slices), n = 0;
@@ -113,8 +114,8 @@ static const char *output_name(const opi_decision *plan, const opi_bound *bound)
   return "";
 }
 
-/* Exporters name the tokens of each input apart: further dimensions behind the first, of the same
- * length and no batch. */
+/* Exporters name each input's tokens apart: other dimensions after the first, of the same length,
+ * that are not the batch. */
 static bool is_twin(const opi_decision *plan, const opi_model *file, uint32_t dim, uint32_t other) {
   char buffer[160];
   bool behind = false;
@@ -137,7 +138,7 @@ static bool is_twin(const opi_decision *plan, const opi_model *file, uint32_t di
   return behind;
 }
 
-/* Masks of keys are as long as what was there before and the tokens together. */
+/* Key masks are as long as the earlier tokens and the current ones together. */
 static bool is_total(const opi_decision *plan, uint32_t dim, uint32_t other) {
   const int64_t before = plan->binding.dims[other].value - plan->binding.dims[dim].value;
   bool found = false;
@@ -150,8 +151,7 @@ static bool is_total(const opi_decision *plan, uint32_t dim, uint32_t other) {
   return found;
 }
 
-/* Which dimension of the plan is the tokens, whether others follow it, and how many the second
- * graph has more. */
+/* The plan's token dimension, whether others follow it, and the second graph's extra tokens. */
 typedef struct comparison {
   uint32_t dim;
   bool others;
@@ -162,9 +162,7 @@ static bool follows(const opi_decision *plan, const opi_model *file, uint32_t di
   return is_twin(plan, file, dim, other) || is_total(plan, dim, other);
 }
 
-/* Where the values of `whole` have their tokens, told by a second graph with one token less or
- * more.
- */
+/* Finds the token axis of the values of `whole` by a second graph with one token fewer or more. */
 static opipe_status compare_lengths(const opi_decision *plan, const opi_model *file,
                                     const opi_bind_options *base, const opi_bound *whole,
                                     int64_t rows, const comparison *by, opi_tokens **out_tokens,
@@ -189,8 +187,9 @@ static opipe_status compare_lengths(const opi_decision *plan, const opi_model *f
   return status;
 }
 
-/* With what may follow first: where it is another length by chance, without. With one token less,
- * then with one more: a length that happens to equal another extent makes another graph. */
+/* First with the dimensions that may follow; if one of them has that length by chance, without
+ * them. With one token fewer, then one more: a length that happens to equal another extent makes
+ * another graph. */
 static opipe_status find_tokens(const opi_decision *plan, const opi_model *file,
                                 const opi_bind_options *base, const opi_bound *whole, int64_t rows,
                                 uint32_t dim, opi_tokens **out_tokens, opipe_error *err) {
@@ -208,7 +207,7 @@ static opipe_status find_tokens(const opi_decision *plan, const opi_model *file,
   return compare_lengths(plan, file, base, whole, rows, &plain, out_tokens, err);
 }
 
-/* What slices are asked for: what the loss judges, or all outputs. */
+/* The outputs that slices must give: the values that the loss judges, or all outputs. */
 static opipe_status list_outputs(const opi_decision *plan, const opi_bound *bound, opi_arena *arena,
                                  opi_token_wish *out_wish, opipe_error *err) {
   const opi_graph *g = bound->graph;
@@ -224,7 +223,7 @@ static opipe_status list_outputs(const opi_decision *plan, const opi_bound *boun
   return OPIPE_OK;
 }
 
-/* Tokens of packed types are not put together. */
+/* Packed types are not joined along tokens. */
 static opipe_status check_types(const opi_token_slice *slice, opipe_error *err) {
   const opi_graph *g = slice->bound->graph;
   for (uint32_t o = 0; o < slice->n_outputs; ++o) {
@@ -298,8 +297,7 @@ opipe_status opi_token_axes_find(const opi_decision *plan, const opi_model *file
   axes->list = OPI_ARENA_ARRAY(&model->arena, opi_token_axis, n);
   if (axes->list == NULL)
     return opi_fail_nomem(err, n * sizeof *axes->list, "token axes");
-  /* A model whose graph depends on the number of tokens cannot be sliced: its masks need no token.
-   */
+  /* If the graph depends on the number of tokens, it cannot be sliced, and masks need no token. */
   const opipe_status status = find_tokens(plan, file, base, whole, rows, dim, &tokens, err);
   for (uint32_t i = 0; i < g->n_nodes && status == OPIPE_OK; ++i) {
     if (!drops(&g->nodes[i]))

@@ -36,7 +36,7 @@ opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, op
   return OPIPE_OK;
 }
 
-/* ---- what the model says ---- */
+/* ---- pairs in the model ---- */
 
 static uint32_t find(const opi_graph *g, const uint32_t *list, uint32_t n, const char *name) {
   for (uint32_t i = 0; i < n; ++i) {
@@ -46,7 +46,7 @@ static uint32_t find(const opi_graph *g, const uint32_t *list, uint32_t n, const
   return OPIPE_NONE;
 }
 
-/* What fills the output is behind the file's; an input keeps its name. */
+/* The output's value follows the file's; an input keeps its name. */
 static uint32_t output_value(const opi_state_pair *pair, const opi_graph *bound) {
   return bound->outputs[pair->output_index];
 }
@@ -85,8 +85,8 @@ static opipe_status check_once(const opi_decision *plan, uint32_t index, const o
   return OPIPE_OK;
 }
 
-/* One output is made by a node, and neither it nor the input is another output too. *out_read: do
- * nodes alone read the input? Where a shape leaves nothing of it, none may. */
+/* Checks that one node makes the output, and that neither it nor the input is another output too.
+ * *out_read: only nodes read the input. If a shape leaves nothing of it, none may. */
 static opipe_status check_made(const opi_state_pair *pair, const opi_graph *bound, bool *out_read,
                                opipe_error *err) {
   const uint32_t in = input_value(pair, bound), out = output_value(pair, bound);
@@ -118,7 +118,7 @@ static opipe_status check_made(const opi_state_pair *pair, const opi_graph *boun
   return OPIPE_OK;
 }
 
-/* All dimensions are equal but one, which is free in the file. */
+/* Checks that all dimensions are equal but one, which is free in the file. */
 static opipe_status check_shapes(opi_state_pair *pair, const opi_value *file,
                                  const opi_graph *bound, opipe_error *err) {
   char made[128], read[128];
@@ -225,7 +225,7 @@ static opipe_status for_nodes(const opi_state_pair *pair, const opi_graph *bound
   return OPIPE_OK;
 }
 
-/* Positions of the nodes that a pair ties together. */
+/* Positions of the nodes that a pair keeps together. */
 typedef struct tied {
   bool *stays;
   uint32_t first, last;
@@ -242,11 +242,11 @@ static opipe_status tie_node(void *ctx, const opi_state_pair *pair, uint32_t nod
   return OPIPE_OK;
 }
 
-/* Pairs that one node of the file makes or reads: in some shape it may be one node still. */
+/* Pairs that one node of the file makes or reads: in some shapes it may still be one node. */
 typedef struct joining {
   uint32_t *with;    /* [n_states] an earlier pair that it is joined with, or itself */
   uint32_t *toucher; /* [file->n_nodes] the first pair that the node makes or reads, OPIPE_NONE */
-  uint32_t pair;     /* at hand */
+  uint32_t pair;     /* the current pair */
 } joining;
 
 static uint32_t first_joined(const joining *j, uint32_t pair) {
@@ -340,14 +340,14 @@ opipe_status opi_states_place(opi_decision *plan, const opi_graph *bound, opipe_
 
 /* ---- the cut of another shape ---- */
 
-/* The pairs that hold nodes of a graph to stages. */
+/* The pairs that pin nodes of a graph to stages. */
 typedef struct holding {
   const opi_decision *plan;
   const opi_graph *bound;
-  uint32_t *pair;  /* [n_nodes] that the node makes or reads; OPIPE_NONE: none */
-  uint32_t *limit; /* [n_nodes] pair in whose stage it must stand at the latest, since that is made
-                      of it; OPIPE_NONE: none */
-  uint32_t index;  /* of the pair at hand */
+  uint32_t *pair;  /* [n_nodes] pair that the node makes or reads; OPIPE_NONE: none */
+  uint32_t *limit; /* [n_nodes] pair whose stage is the latest for the node, since the stage needs
+                      it; OPIPE_NONE: none */
+  uint32_t index;  /* the current pair */
 } holding;
 
 static opipe_status no_rank(const holding *h, uint32_t node, uint32_t one, uint32_t other,
@@ -371,7 +371,7 @@ static opipe_status hold_node(void *ctx, const opi_state_pair *pair, uint32_t no
   return OPIPE_OK;
 }
 
-/* From the last node to the first: who makes what a pair's stage needs. */
+/* Goes from the last node to the first and limits the makers of a pair stage's inputs. */
 static opipe_status limit_makers(const holding *h, opipe_error *err) {
   const opi_state_pair *states = h->plan->states;
   const opi_graph *g = h->bound;
@@ -394,7 +394,7 @@ static opipe_status limit_makers(const holding *h, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Every stage is within its limit, and so are those that are raised behind it. */
+/* Moves every node within its limit, and raises its readers as needed. */
 static void settle(const holding *h, uint32_t *io_stage_of_node) {
   const opi_state_pair *states = h->plan->states;
   const opi_graph *g = h->bound;
@@ -443,7 +443,7 @@ opipe_status opi_states_hold(const opi_decision *plan, const opi_graph *bound,
   return status;
 }
 
-/* ---- where it lies ---- */
+/* ---- placement ---- */
 
 uint32_t opi_states_homes(const opi_decision *plan) {
   return plan->in_turn ? opi_plan_copies(plan) : 1;

@@ -3,7 +3,7 @@
  *
  * One number of rows: its graph as it is bound. Several: the cut must not depend on the rows, so
  * the graph is made for the most rows (the *base*) and for one row more (the *probe*, which goes
- * again), and those of fewer rows are made of the two (loader/graph/rows.h). Where two such
+ * again), and graphs of fewer rows are derived from the two (loader/graph/rows.h). If these two
  * numbers make different graphs, because one happens to equal another extent, two primes are taken.
  */
 #include <string.h>
@@ -36,7 +36,7 @@ opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_
   return OPIPE_OK;
 }
 
-/* What it holds goes, its rows stay. */
+/* Frees its contents and keeps its rows. */
 static void empty(const opi_cut_model *model, opi_variant *variant) {
   for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
     opi_cut_free(variant->slices[k].cut);
@@ -65,7 +65,7 @@ static opipe_status make_slices(const making *m, opi_variant *variant, opipe_err
 
 /* ---- from the file ---- */
 
-/* What a forward slice hands on: no gradient comes back. */
+/* Notes the tensors that a forward slice hands on; no gradient comes back. */
 static opipe_status note_states(const making *m, opi_variant_slice *slice, opipe_error *err) {
   const opi_token_slice *tokens = slice->tokens;
   if (tokens == NULL)
@@ -101,7 +101,7 @@ static void take_training(opi_variant_slice *slice) {
   slice->scalars = t->scalars;
 }
 
-/* The stages of a bound graph's nodes, and the graph of all passes that follows. */
+/* Assigns stages to a bound graph's nodes and makes the graph of all passes. */
 static opipe_status differentiate(const making *m, const opi_variant *variant,
                                   opi_variant_slice *slice, opipe_error *err) {
   const opi_decision *plan = m->plan;
@@ -145,8 +145,8 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
   const bool other = m->plan->shares != NULL && variant->rows != bound_rows; /* all are pieces */
   variant->bound = first && !other && !opi_plan_trains(m->plan) ? m->from->bound : NULL;
   if (variant->bound == NULL) {
-    const bool none = m->plan->binding.batch_dim != NULL &&
-                      m->plan->binding.batch_rows == 0; /* as it was given */
+    const bool none =
+        m->plan->binding.batch_dim != NULL && m->plan->binding.batch_rows == 0; /* as given */
     OPI_TRY(opi_plan_bind_by(m->from->bind, m->plan, m->file, m->bind, none ? 0 : variant->rows,
                              &variant->own, err));
     variant->bound = variant->own;
@@ -162,7 +162,7 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
   return OPIPE_OK;
 }
 
-/* ---- from two others ---- */
+/* ---- derived from two others ---- */
 
 static opipe_status resize_slice(const making *m, const opi_variant_slice *base,
                                  const opi_variant_slice *probe, const opi_row_change *change,
@@ -239,7 +239,7 @@ static opipe_status make_all(const making *m, opipe_error *err) {
   const int64_t prime = prime_above(most + 1);
   opi_cut_sources from = *m->from;
   const making again = {&from, m->plan, m->file, m->bind, m->used, model};
-  from.bound = NULL; /* of other rows */
+  from.bound = NULL; /* it has other rows */
   OPI_TRY(opi_variant_note(model, prime, &model->base, err));
   OPI_TRY(bind_variant(&again, true, &model->variants[model->base], err));
   return resize_others(&again, prime_above(prime), err);

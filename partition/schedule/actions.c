@@ -90,7 +90,7 @@ static uint8_t kind_of_record(const opipe_action *record) {
   }
 }
 
-/* Who goes backward may compute forward again; the others are looked at where plans are made. */
+/* Backwards may recompute their forward; other flags are checked where plans are made. */
 static bool has_flags_of(const opipe_action *record, uint32_t kind) {
   const uint32_t again =
       kind == OPI_DO_B || kind == OPI_DO_I ? (uint32_t)OPIPE_ACTION_RECOMPUTE : 0;
@@ -273,7 +273,7 @@ bool opi_do_has_microbatch(uint32_t kind) {
          kind != OPI_DO_IDLE;
 }
 
-/* Of all parts of a slice at once? */
+/* Whether actions of this kind concern all parts of a slice at once. */
 static bool is_whole(uint32_t kind) {
   return kind == OPI_DO_F || kind == OPI_DO_SEND_F || kind == OPI_DO_RECV_F ||
          kind == OPI_DO_OFFLOAD || kind == OPI_DO_RELOAD ||
@@ -294,7 +294,7 @@ OPIPE_PRINTF(2, 3) static void put(line *l, const char *fmt, ...) {
     l->n = l->n + (size_t)n < l->room ? l->n + (size_t)n : l->room - 1;
 }
 
-/* The other end, where the chain does not say it. */
+/* Appends the other end, where it is not the neighbour in the chain. */
 static void put_peer(line *l, const opi_problem *p, const opi_do *item) {
   if (!opi_do_is_message(item->kind) || item->edge >= p->n_edges)
     return;

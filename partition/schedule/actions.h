@@ -30,32 +30,32 @@ enum {
   OPI_DO_RECV_B, /* stage: edge.src */
   OPI_DO_REDUCE, /* gradients of one instance, over its replicas */
   OPI_DO_STEP,   /* optimizer, all instances of the rank */
-  OPI_DO_FREE,   /* the stash of one (stage, micro-batch, slice) */
+  OPI_DO_FREE,   /* frees the stash of one (stage, micro-batch, slice) */
   OPI_DO_UNSHARD,
   OPI_DO_RESHARD,
-  OPI_DO_OFFLOAD, /* the stash of one (stage, micro-batch, slice) leaves for the host's memory */
-  OPI_DO_RELOAD,  /* it comes back, before what reads it */
-  /* over the data group of an instance: its replicas, and those of all copies */
+  OPI_DO_OFFLOAD, /* Moves the stash of one (stage, micro-batch, slice) to the host's memory. */
+  OPI_DO_RELOAD,  /* Brings it back, before its reader. */
+  /* over the data group of an instance: its replicas in all copies */
   OPI_DO_SCATTER, /* in place of REDUCE: each member gets its part of the sum */
   OPI_DO_GATHER,  /* weights, behind the STEP: each member has stepped its part */
   /* over the tensor group of an instance, for one pass of a micro-batch */
-  OPI_DO_SUM_F, /* what a forward made is summed */
+  OPI_DO_SUM_F, /* sums what a forward made */
   OPI_DO_SUM_B,
-  /* the same ranks, each with a part of the tokens: over the sequence group */
-  OPI_DO_GATHER_F, /* in front of a forward: the parts are put together */
+  /* over the sequence group: the same ranks, each with a part of the tokens */
+  OPI_DO_GATHER_F, /* before a forward: puts the parts together */
   OPI_DO_GATHER_B,
-  OPI_DO_SCATTER_F, /* behind it: what it made is summed, each rank keeps its part */
+  OPI_DO_SCATTER_F, /* after it: sums the results, each rank keeps its part */
   OPI_DO_SCATTER_B,
   OPI_DO_IDLE, /* an empty cell of a table aligned in time: a slot for the passes that count slots,
-                  nothing to a rank */
+                  no work for a rank */
   OPI_DO_KINDS
 };
 
 /* Phases, the parts of a stage's work: nodes of pass FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT. */
 enum { OPI_PHASE_F = 0, OPI_PHASE_I = 1, OPI_PHASE_W = 2, OPI_PHASES = 3 };
 
-/* flags: those of opipe_action (OPIPE_ACTION_OVERLAP_NEXT: this one and the next form an
- * OVERLAP_F_B container; OPIPE_ACTION_NEXT_STEP: of the next mini-batch). */
+/* flags: as in opipe_action (OPIPE_ACTION_OVERLAP_NEXT: this action and the next form an
+ * OVERLAP_F_B container; OPIPE_ACTION_NEXT_STEP: the action belongs to the next mini-batch). */
 typedef struct opi_do {
   uint32_t stage; /* OPIPE_NONE: STEP */
   uint32_t microbatch;
@@ -88,105 +88,111 @@ typedef struct opi_problem {
   uint32_t versions;             /* OPIPE_VERSIONS_* */
   uint32_t sync;                 /* OPIPE_SYNC_* */
   const uint32_t *instance_rank; /* OPIPE_NONE: there is no such instance */
-  /* [n_stages] Not NULL: each micro-batch of the stage is cut along its rows between that many
-   * replicas, which all compute it. NULL: each micro-batch passes one replica of a stage, read off
-   * the records. */
+  /* [n_stages] Not NULL: the stage's replicas share every micro-batch, each with a part of its
+   * rows; the array says how many. NULL: each micro-batch passes one replica of a stage, as the
+   * records say. */
   const uint32_t *stage_shares;
   const uint32_t *slice_lengths; /* [n_slices] tokens, for times; NULL: equal */
   const opi_stage_edge *edges;   /* [n_edges] */
   uint32_t n_edges;
-  /* Groups. The ranks of a list are those of one copy: there are n_copies of all of them, each with
-   * micro-batches of its own, and of each n_tensor that do the same with parts of the weights. */
+  /* Groups. A list holds the ranks of one copy. There are n_copies copies, each with micro-batches
+   * of its own, and n_tensor ranks do the same work with parts of the weights. */
   uint32_t n_copies, n_tensor; /* 0 as 1 */
-  bool sharded;   /* of the optimizer's state each member of a data group has a part: SCATTER and
+  bool sharded;   /* each member of a data group keeps a part of the optimizer's state: SCATTER and
                      GATHER in place of REDUCE */
-  bool sequence;  /* each rank of a tensor group has a part of the tokens: GATHER_x, SCATTER_x in
+  bool sequence;  /* each rank of a tensor group has a part of the tokens: GATHER_x and SCATTER_x in
                      place of SUM_x */
-  bool scattered; /* each sends its part between stages, and the receivers gather: GATHER_x */
-  uint32_t send_slots; /* messages of one stream sent and not yet received; 0: any number. A send
-                          waits for its slot */
-  uint32_t recv_slots; /* of one stream posted and not yet consumed; 0: any number */
-  const uint64_t *stash_bytes;      /* by instance, one whole micro-batch; NULL: 1 each */
+  bool scattered; /* each sends its part to the next stage, and the receivers gather: GATHER_x */
+  uint32_t send_slots; /* most messages of one stream sent and not yet received; 0: any number. A
+                          send waits for its slot */
+  uint32_t recv_slots; /* most messages of one stream posted and not yet consumed; 0: any number */
+  const uint64_t *stash_bytes;      /* by instance, for one whole micro-batch; NULL: 1 each */
   const uint64_t *rank_stash_bytes; /* [n_ranks] cap of stashes; NULL: none */
 } opi_problem;
 
 /* ---- lists ---- */
 
-enum { OPI_ACTIONS_MOST = 1 << 27 }; /* of one list */
+enum { OPI_ACTIONS_MOST = 1 << 27 }; /* in one list */
 
-/* With room for `n_items` (0: not known); further ones make more. Errors: LIMIT, more than
- * OPI_ACTIONS_MOST. */
+/* Creates a list with room for `n_items` (0: unknown); it grows as needed. Errors: LIMIT, more than
+ * OPI_ACTIONS_MOST actions. */
 opipe_status opi_do_list_create(const opipe_allocator *allocator, uint32_t n_ranks,
                                 uint64_t n_items, opi_do_list **out_list, opipe_error *err);
 void opi_do_list_free(opi_do_list *list); /* accepts NULL */
-/* Appends to the rank that is being filled; ranks are filled in rising order, opi_do_list_rank
- * begins one and, with n_ranks, ends the last. */
+/* Appends to the rank being filled. Ranks are filled in rising order: opi_do_list_rank begins one
+ * and, with n_ranks, ends the last. */
 opipe_status opi_do_list_add(opi_do_list *list, opi_do item, opipe_error *err);
 void opi_do_list_rank(opi_do_list *list, uint32_t rank);
 /* From a plugin's records, in each rank's order. Errors: INVALID, a record out of range. */
 opipe_status opi_do_list_from_records(const opi_problem *problem, const opipe_action *records,
                                       uint32_t n_records, const opipe_allocator *allocator,
                                       opi_do_list **out_list, opipe_error *err);
-/* One record as an action (without its recomputation), and the other way. False: there is none. */
+/* Converts one record to an action (without its recomputation), and back. False: it has no
+ * counterpart. */
 bool opi_do_of_record(const opipe_action *record, opi_do *out_item);
 bool opi_record_of_do(const opi_do *item, uint32_t rank, opipe_action *out_record);
-/* The chain 0 -> 1 -> ... into edges [n_stages - 1]. */
+/* Fills edges [n_stages - 1] with the chain 0 -> 1 -> ... */
 void opi_edges_chain(opi_stage_edge *edges, uint32_t n_stages);
-/* Without the actions of one kind. */
+/* Copies the list without the actions of one kind. */
 opipe_status opi_do_list_without(const opi_do_list *list, uint32_t kind,
                                  const opipe_allocator *allocator, opi_do_list **out_list,
                                  opipe_error *err);
 bool opi_do_is_compute(uint32_t kind); /* F B I W R */
 bool opi_do_is_message(uint32_t kind); /* SEND_x RECV_x */
 bool opi_do_has_microbatch(uint32_t kind);
-bool opi_do_is_group(uint32_t kind); /* SUM_x GATHER_x SCATTER_x: of a pass */
-/* Of such a kind: is it of backwards, and does it stand in front of its pass? */
+bool opi_do_is_group(uint32_t kind); /* SUM_x GATHER_x SCATTER_x: collectives of a pass */
+/* For kinds of collectives of a pass: whether the pass is a backward, and whether the collective
+ * stands in front of it. */
 bool opi_do_group_is_backward(uint32_t kind);
 bool opi_do_group_is_before(uint32_t kind);
 const char *opi_do_kind_name(uint32_t kind);
-/* "2F0", "3SEND_F1>5" into buffer [room], which is returned. */
+/* Writes "2F0" or "3SEND_F1>5" into buffer [room] and returns it. */
 const char *opi_do_text(const opi_problem *problem, const opi_do *item, char *buffer, size_t room);
 
-/* ---- passes: pure; the result is the caller's ---- */
+/* ---- passes: pure; the caller owns the result ---- */
 
-/* Of each rank alone: range, home, exactly once per pass (a B, or an I and a W), F before B before
- * its W in each rank, slices forward in rising and backward in falling order, the replica of a
- * micro-batch. A stash that is offloaded is once, behind its forward, and reloaded before its
- * backward, with two computes between: beside the first it leaves, the second may have its room.
- * Collectives of a pass stand directly around it, once each, the same for all of a stage. Errors:
- * INVALID with rank, step, action. */
+/* Checks each rank alone: range, home, every pass exactly once (a B, or an I and a W), F before B
+ * and I before W, slices rising in forwards and falling in backwards, the replica of a micro-batch.
+ * A stash is offloaded at most once, after its forward, and reloaded before its backward with two
+ * computes between: the stash leaves during the first, and the second may use its memory.
+ * Collectives of a pass stand directly around it, once each, the same for all passes of a stage.
+ * Errors: INVALID with rank, step and action. */
 opipe_status opi_pass_check(const opi_problem *problem, const opi_do_list *list,
                             const opipe_allocator *allocator, opipe_error *err);
-/* B -> I, W; and I directly followed by its W (other actions of other kinds apart) -> B. */
+/* B -> I, W; and back: I directly followed by its W (actions of other kinds may stand between) ->
+ * B. */
 opipe_status opi_pass_split(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err);
 opipe_status opi_pass_merge(const opi_do_list *list, const opipe_allocator *allocator,
                             opi_do_list **out_list, opipe_error *err);
-/* An R in front of every backward (its first part) of stages [n_stages] that compute their forward
- * again. The list has none of these stages yet. */
+/* Puts an R in front of every backward (of its first part) of the stages [n_stages] that compute
+ * their forward again. The list must not hold an R of these stages yet. */
 opipe_status opi_pass_recompute(const opi_do_list *list, const bool *stages,
                                 const opipe_allocator *allocator, opi_do_list **out_list,
                                 opipe_error *err);
-/* Sends behind their producers, each with its receive put at the end of the peer's list at the same
- * moment (a global order of messages: safe under every rule). Errors: INVALID, a deadlock with its
- * cycle. */
+/* Places sends after their producers. Each receive is appended to the peer's list at the same
+ * moment, which makes a global order of messages that is safe under every rule. Errors: INVALID, a
+ * deadlock with its cycle. */
 opipe_status opi_pass_messages(const opi_problem *problem, const opi_do_list *list,
                                const opipe_allocator *allocator, opi_do_list **out_list,
                                opipe_error *err);
-/* Receives moved to just before the (depth - 1)-th compute in front of their consumer; depth >= 1,
- * 1: just before it. The lower rank of a pair never moves one behind its own send to the other. */
+/* Moves each receive to just before the (depth - 1)-th compute in front of its consumer; depth >=
+ * 1, 1: just before the consumer. The lower rank of a pair never moves a receive after its own send
+ * to the other. */
 opipe_status opi_pass_defer(const opi_problem *problem, const opi_do_list *list, uint32_t depth,
                             const opipe_allocator *allocator, opi_do_list **out_list,
                             opipe_error *err);
-/* UNSHARD before first use, RESHARD after, at most max_active stages at a time. */
+/* Places UNSHARD before first use and RESHARD after, with at most max_active stages at a time. */
 opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
                               const opipe_allocator *allocator, opi_do_list **out_list,
                               opipe_error *err);
-/* REDUCE of every instance (of those with replicas only, unless `all`), placed by problem->sync. */
+/* Places REDUCE of every instance (of those with replicas only, unless `all`), as problem->sync
+ * says. */
 opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list, bool all,
                              const opipe_allocator *allocator, opi_do_list **out_list,
                              opipe_error *err);
-/* FREE behind the last reader of every stash; STEP behind the rank's last backward or REDUCE. */
+/* Places FREE after the last reader of every stash, STEP after the rank's last backward or REDUCE.
+ */
 opipe_status opi_pass_finish(const opi_problem *problem, const opi_do_list *list,
                              const opipe_allocator *allocator, opi_do_list **out_list,
                              opipe_error *err);
@@ -195,24 +201,23 @@ typedef struct opi_lowering {
   uint32_t receive_depth; /* 0: early, as placed; else opi_pass_defer's depth */
   bool messages_only;     /* no reductions, frees and steps */
 } opi_lowering;
-/* LIMIT where the problem's orders come to more than OPI_ACTIONS_MOST actions once lowered; by
- * counting alone. */
+/* LIMIT if the problem's lowered orders would exceed OPI_ACTIONS_MOST actions; only counts. */
 opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err);
-/* The collectives that the problem's groups ask for, in a list with steps: SUM_x (GATHER_x and
- * SCATTER_x) directly around its pass, or around the pair that it is part of; what copies and
- * sharded states need around every STEP. Those that the list has are left out, but where its
- * replicas begin their sums. */
+/* Places the collectives of the problem's groups in a list with steps: SUM_x (GATHER_x and
+ * SCATTER_x) directly around each pass, or around the pair that the pass is part of; collectives
+ * for copies and sharded states around every STEP. Collectives already in the list are not added
+ * again, except where its replicas begin their sums. */
 opipe_status opi_pass_groups(const opi_problem *problem, const opi_do_list *list,
                              const opipe_allocator *allocator, opi_do_list **out_list,
                              opipe_error *err);
-/* OFFLOAD behind the forwards of stages [n_stages] and RELOAD one compute before what reads the
- * stash, where at least two computes lie between. The list has no messages, and none of these yet;
- * forwards of the next mini-batch keep what they have. Errors: INVALID, a list that is not whole.
- */
+/* Places OFFLOAD after the forwards of the stages [n_stages], and RELOAD one compute before the
+ * stash's reader, where at least two computes lie between. The list must hold no messages and no
+ * OFFLOAD or RELOAD yet. Forwards of the next mini-batch keep their stash. Errors: INVALID, an
+ * incomplete list. */
 opipe_status opi_pass_offload(const opi_problem *problem, const opi_do_list *list,
                               const bool *stages, const opipe_allocator *allocator,
                               opi_do_list **out_list, opipe_error *err);
-/* All of them: limit, check, reduce, messages, defer, finish, groups. */
+/* Runs all passes: limit, check, reduce, messages, defer, finish, groups. */
 opipe_status opi_lower_order(const opi_problem *problem, const opi_do_list *order,
                              const opi_lowering *how, const opipe_allocator *allocator,
                              opi_do_list **out_list, opipe_error *err);
@@ -226,12 +231,12 @@ typedef struct opi_proof {
   uint32_t n_messages;  /* out */
 } opi_proof;
 
-/* The whole proof of a lowered list: opi_pass_check, every message once at both ends and at home,
- * order of matching, dependencies and deadlock (the cycle, with rank, step and action), no STEP,
- * FREE or sum twice and none lacking where others are, sums over
- * replicas by all of them and in one way, versions (double-buffered: prologue, bodies and
- * epilogue), slots, caps. A sum begins where it stands and runs beside, the STEP waits for it; a
- * rank stands still in a GATHER until all of its group have come. Errors: INVALID (what is wrong),
+/* Proves a lowered list. Checked are: opi_pass_check's rules; every message once, at both ends and
+ * at home; the order of matching; dependencies and deadlocks (reported as the cycle, with rank,
+ * step and action); STEP, FREE and sums, each at most once and on all ranks or none; sums over
+ * replicas, by all of them and in one way; versions (double-buffered: prologue, bodies and
+ * epilogue); slots; caps. A sum starts at its place and runs in the background, and STEP waits for
+ * it; a rank blocks in a GATHER until its whole group has come. Errors: INVALID (with the reason),
  * LIMIT (a cap). */
 opipe_status opi_proof_check(const opi_problem *problem, const opi_do_list *list, uint32_t rule,
                              const opipe_allocator *allocator, opi_proof *out_proof,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders with their idle time written out: a cell per slot, so that columns are moments. */
+/* Orders with explicit idle time: one cell per slot, so that a column is a moment. */
 #include "partition/schedule/events.h"
 #include "partition/schedule/order.h"
 #include "partition/schedule/passes.h"

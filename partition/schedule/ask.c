@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asks through a plan that holds nothing but the question. Times are the costs in millionths. */
+/* Asks a schedule through a plan that holds only the question. Times are the costs in millionths.
+ */
 #include "partition/schedule/order_search.h"
 
 #include <string.h>
@@ -7,7 +8,7 @@
 #include "partition/schedule/compute_order.h"
 
 static const double NS_PER_UNIT = 1e6;
-enum { STASH_BYTES = 1 << 20 }; /* every stage holds as much */
+enum { STASH_BYTES = 1 << 20 }; /* the same for every stage */
 
 static opipe_status set_costs(opi_plan *plan, const opi_question *q, opipe_error *err) {
   const opi_costs *costs = q->costs;
@@ -44,7 +45,7 @@ static opipe_status order_of_plan(const opi_problem *problem, const opi_decision
   return status;
 }
 
-/* The laid out stages as a chain, if its actions are not too many. */
+/* Makes a chain of the laid-out stages, if it has few enough actions. */
 static opipe_status chain_of_plan(opi_plan *plan, opi_problem *out, opipe_error *err) {
   opi_stage_edge *edges = OPI_ARENA_ARRAY(&plan->arena, opi_stage_edge, plan->decided.n_stages);
   if (edges == NULL)
@@ -108,7 +109,8 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool 
   return status;
 }
 
-/* cells: those of the schedule's table. Errors then also: UNSUPPORTED, it has none. */
+/* cells: asks for the cells of the schedule's table. Errors then also: UNSUPPORTED, it has no
+ * table. */
 static opipe_status ask_cells(const opi_plugins *plugins, const opi_question *question, bool cells,
                               const opipe_allocator *allocator, opi_order **out_order,
                               opipe_error *err) {
@@ -144,7 +146,7 @@ opipe_status opi_order_ask_aligned(const opi_plugins *plugins, const opi_questio
   return status;
 }
 
-/* ---- names that no plugin has ---- */
+/* ---- names that belong to no plugin ---- */
 
 bool opi_is_search(const char *spec) {
   return spec != NULL && strncmp(spec, "search", 6) == 0 && (spec[6] == '\0' || spec[6] == ':');

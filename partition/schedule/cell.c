@@ -29,7 +29,7 @@ static bool take_char(const char **io_at, const char *end, char c) {
   return true;
 }
 
-/* B and BW of the old dialect are I and B. */
+/* In the old dialect B and BW mean I and B. */
 static uint32_t kind_of(const char *name, size_t n, uint32_t dialect) {
   if (dialect == OPI_DIALECT_TORCH_OLD && n == 1 && *name == 'B')
     return OPI_DO_I;
@@ -44,7 +44,7 @@ static uint32_t kind_of(const char *name, size_t n, uint32_t dialect) {
   return OPI_DO_KINDS;
 }
 
-/* What may stand behind the micro-batch. */
+/* Reads the marks after the micro-batch. */
 static const char *take_marks(const char **io_at, const char *end, opi_cell_text *cell) {
   uint32_t n = 0;
   if (take_char(io_at, end, '/')) {
@@ -117,7 +117,7 @@ static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cel
   return *out_why == NULL;
 }
 
-/* "(0F7;7B3)OVERLAP_F_B"; NULL, or what is wrong. */
+/* Reads "(0F7;7B3)OVERLAP_F_B". Returns NULL, or the reason why it cannot be read. */
 static const char *read_pair(const char *at, const char *end, uint32_t dialect,
                              opi_cell_text cells[2]) {
   static const char tail[] = ")OVERLAP_F_B";

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a compute order whole? Every unit exactly once per pass, at home, in an order that its own
- * rank can keep. What other ranks must have done is the proof's matter.
+/* Checks that a compute order is complete: every unit once per pass, at home, in an order that its
+ * own rank can keep. The proof checks dependencies between ranks.
  *
- * In a double-buffered body a flagged forward belongs to the next mini-batch: what reads it without
- * the flag finds it done by the body before.
- */
+ * In a double-buffered body a flagged forward belongs to the next mini-batch: an unflagged reader
+ * finds it done by the body before. */
 #include <stdio.h>
 #include <string.h>
 
 #include "partition/schedule/passes.h"
 
-/* Bits of a unit: what is done so far in list order, and (NEXT_x) what the whole list holds of the
- * next mini-batch. */
+/* Bits of a unit: passes done so far in list order and, as NEXT_x, passes of the next mini-batch
+ * anywhere in the list. */
 enum {
   DONE_F = 1,
   DONE_I = 2,
@@ -22,18 +21,19 @@ enum {
   NEXT_OFFLOADED = 64,
   RELOADED = 128
 };
-enum { AWAY_LEAST = 2 }; /* computes: one beside which a stash leaves, one that can have its room */
+enum { AWAY_LEAST = 2 }; /* computes: the stash leaves during one, and another can use its memory */
 
 typedef struct checker {
   const opi_problem *problem;
   const opi_do_list *list;
   opi_index index;
-  uint8_t *marks;      /* [n_units] */
-  uint32_t *offloaded; /* [n_units] computes of the rank before its OFFLOAD; NULL: there is none */
-  uint32_t *collectives; /* [n_stages * 2] of forwards, of backwards: kinds around them, bits;
-                            OPIPE_NONE: not seen yet. NULL: there are none */
+  uint8_t *marks;        /* [n_units] */
+  uint32_t *offloaded;   /* [n_units] the rank's computes before its OFFLOAD; NULL: the list has no
+                            OFFLOAD */
+  uint32_t *collectives; /* [n_stages * 2] forwards, backwards: kinds of collectives around them, as
+                            bits; OPIPE_NONE: not seen yet. NULL: the list has no collectives */
   uint32_t rank, item;
-  uint32_t n_computes; /* of the rank so far; a pair is one */
+  uint32_t n_computes; /* of the rank so far; a pair counts once */
   opipe_error *err;
 } checker;
 
@@ -90,7 +90,7 @@ static uint8_t *unit_of(const checker *c, const opi_do *a, uint32_t slice, uint3
   return &c->marks[opi_unit(&c->index, a->stage, a->replica, a->microbatch, slice, part)];
 }
 
-/* Is the forward of `slice` done for an action that is `flagged` or not? */
+/* Whether an action, `flagged` or not, finds the forward of `slice` done. */
 static bool forward_done(const checker *c, const opi_do *a, uint32_t slice, bool flagged) {
   const uint8_t marks = *unit_of(c, a, slice, 0);
   return (marks & NEXT_F) != 0 ? !flagged || (marks & DONE_F) != 0
@@ -109,7 +109,7 @@ static opipe_status check_forward(const checker *c, const opi_do *a) {
 
 /* ---- stashes that leave ---- */
 
-/* Before its stash is read. */
+/* Checks that the stash is on the device for its reader. */
 static opipe_status check_at_hand(const checker *c, const opi_do *a) {
   const uint8_t marks = *unit_of(c, a, a->slice, 0);
   return (marks & (OFFLOADED | NEXT_OFFLOADED)) == 0 || (marks & RELOADED) != 0
@@ -127,7 +127,7 @@ static opipe_status check_offload(const checker *c, const opi_do *a) {
     return refuse(c, "its forward %uF%u does not run before it", a->stage, a->microbatch);
   for (uint32_t part = 0; part < c->problem->n_parts && !flagged; ++part) {
     if ((*unit & DONE_R) != 0 || (*unit_of(c, a, a->slice, part) & DONE_I) != 0)
-      return refuse(c, "what reads the stash has already run");
+      return refuse(c, "a reader of the stash has already run");
   }
   c->offloaded[unit - c->marks] = c->n_computes;
   *unit |= OFFLOADED;
@@ -173,7 +173,7 @@ static void put_kinds(char *text, size_t room, uint32_t kinds) {
   }
 }
 
-/* All passes of a stage have the same. */
+/* Checks that all passes of a stage have the same collectives. */
 static opipe_status check_around(const checker *c, const opi_do *a) {
   enum {
     SUMS = 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B,
@@ -307,7 +307,7 @@ static void mark_next(const checker *c) {
   }
 }
 
-/* What lists without such actions have no need of. */
+/* Allocates the tables that only lists with offloads or collectives need. */
 static opipe_status allocate_rest(checker *c, opi_arena *arena) {
   enum {
     MOVES = 1 << OPI_DO_OFFLOAD | 1 << OPI_DO_RELOAD,

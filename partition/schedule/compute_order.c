@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core's side of the schedule interface: what a plugin says is data, and is checked as such.
- * Records arrive in each rank's order but may interleave ranks; they are sorted by rank, keeping
- * the order of emission.
- */
+/* The core's side of the schedule interface: a plugin's answers are data and are checked. Records
+ * arrive in each rank's order, but ranks may interleave; they are sorted by rank, keeping the order
+ * of emission. */
 #include "partition/schedule/compute_order.h"
 
 #include <stdio.h>
@@ -16,7 +15,7 @@
 enum { OPTIONS_MOST = 4096 };
 static const double NS_MOST = 1e18;
 
-/* In torch's older dialect B is the input's gradient, which is I. */
+/* In torch's older dialect B is the gradient of the input, I here. */
 static opipe_status check_dialect(const opi_order *order, const char *path, opipe_error *err) {
   const uint32_t n_b = opi_do_list_count(order->list, 1u << OPI_DO_B),
                  n_w = opi_do_list_count(order->list, 1u << OPI_DO_W);
@@ -172,7 +171,7 @@ opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
   return OPIPE_OK;
 }
 
-/* Those that it has are said. */
+/* Refuses the option and lists the known ones. */
 static opipe_status no_such_option(const char *id, const char *key,
                                    const opipe_schedule_option *options, uint32_t n,
                                    opipe_error *err) {
@@ -211,9 +210,9 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
 
 /* ---- order ---- */
 
-/* The layout that the schedule knows, out of the plan's: which rank of it each of the plan's is a
- * replica of, and its first replica. rank_of [n_ranks], first [at most that]. Returns how
- * many it has. */
+/* Derives the schedule's own layout from the plan's. rank_of [n_ranks]: for each of the plan's
+ * ranks, the layout's rank of which it is a replica; first [at most n_ranks]: the first replica of
+ * each. Returns the number of the layout's ranks. */
 static uint32_t layout_ranks(const opi_decision *plan, uint32_t *rank_of, uint32_t *first) {
   const uint32_t n = plan->n_ranks / opi_plan_copies(plan);
   uint32_t n_ranks = 0;
@@ -232,12 +231,13 @@ typedef struct collect {
   opi_decision *plan;
   opipe_action *actions; /* a block of its own */
   uint32_t n, room;
-  uint32_t first_rank, first_replica, first_microbatch; /* of the copy at hand */
+  uint32_t first_rank, first_replica, first_microbatch; /* of the current copy */
   uint32_t n_ranks;                                     /* of the layout */
-  bool cells;                                           /* may be idle */
-  uint64_t most;         /* records that there can be without saying anything twice */
-  const uint32_t *first; /* [n_ranks] the plan's rank; of replicas that cut, the first */
-  opipe_error why;       /* the first refusal, which plugins need not hand on */
+  bool cells;                                           /* idle cells are allowed */
+  uint64_t most;                                        /* most records that repeat nothing */
+  const uint32_t *first; /* [n_ranks] the plan's rank; the first of replicas that share
+                            micro-batches */
+  opipe_error why;       /* the first refusal, which plugins may fail to return */
 } collect;
 
 static opipe_status make_room(collect *c, uint32_t need, opipe_error *err) {
@@ -255,7 +255,7 @@ static opipe_status make_room(collect *c, uint32_t need, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* A record of the schedule as one of the plan's, or one of each replica. */
+/* Adds the schedule's record to the plan, once or for each replica. */
 static opipe_status take_action(collect *c, const opipe_action *given, opipe_error *err) {
   const opi_decision *plan = c->plan;
   const bool cut =
@@ -324,7 +324,7 @@ static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *
     ++plan->decided.rank_first[c->actions[i].rank + 1];
   for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank)
     plan->decided.rank_first[rank + 1] += plan->decided.rank_first[rank];
-  for (uint32_t i = 0; i < c->n; ++i) /* meanwhile: where the rank's next one goes */
+  for (uint32_t i = 0; i < c->n; ++i) /* meanwhile: the index for the rank's next record */
     plan->decided.actions[plan->decided.rank_first[c->actions[i].rank]++] = c->actions[i];
   for (uint32_t rank = plan->decided.n_ranks; rank > 0; --rank)
     plan->decided.rank_first[rank] = plan->decided.rank_first[rank - 1];
@@ -333,13 +333,13 @@ static opipe_status sort_by_rank(opi_plan *plan, const collect *c, opipe_error *
   return OPIPE_OK;
 }
 
-/* Replicas of a stage that the schedule knows. */
+/* Replicas of a stage, as the schedule knows them. */
 static uint32_t replicas_known(const opi_decision *plan) {
   return plan->shares != NULL ? 1 : plan->n_replicas / opi_plan_copies(plan);
 }
 
-/* Per instance that the schedule knows, from the plan's per stage; at least 1 where something is to
- * be done. */
+/* Spreads the plan's per-stage values over the schedule's instances; at least 1 for a stage with
+ * work. */
 static uint64_t *per_instance(const opi_decision *plan, opi_arena *scratch, const double *ns) {
   const uint32_t n_replicas = replicas_known(plan), n = plan->n_stages * n_replicas;
   uint64_t *out = OPI_ARENA_ARRAY(scratch, uint64_t, n);
@@ -351,7 +351,8 @@ static uint64_t *per_instance(const opi_decision *plan, opi_arena *scratch, cons
   return out;
 }
 
-/* The problem and layout of one copy; first [n_ranks] is filled as far as it has ranks. */
+/* Describes one copy: its problem and layout. Fills first [n_ranks] up to the number of its ranks.
+ */
 static opipe_status describe_problem(const opi_plan *plan, const opi_order_wish *wish,
                                      opi_arena *scratch, opipe_layout *layout,
                                      opipe_schedule_problem *problem, uint32_t *first,
@@ -425,7 +426,7 @@ static opipe_status describe_problem(const opi_plan *plan, const opi_order_wish 
   return OPIPE_OK;
 }
 
-/* A forward, a backward of two halves for each part, and an update. Idle cells have no end. */
+/* Counts a forward, two half backwards per part, and an update. Idle cells have no limit. */
 static uint64_t most_actions(const opi_decision *plan, const opipe_layout *layout, bool cells) {
   const uint64_t instances = (uint64_t)plan->n_stages * plan->n_replicas;
   const uint64_t each = (uint64_t)layout->n_slices * (1 + 2 * (uint64_t)layout->n_parts);
@@ -434,7 +435,7 @@ static uint64_t most_actions(const opi_decision *plan, const opipe_layout *layou
                                                                   : n * each + instances;
 }
 
-/* Every micro-batch has a forward in every stage. */
+/* Every stage has a forward of every micro-batch. */
 opipe_status opi_schedule_limit(const opi_decision *plan, opipe_error *err) {
   const uint64_t n = (uint64_t)plan->n_stages * plan->n_microbatches;
   return n <= OPI_ACTIONS_MOST
@@ -473,7 +474,7 @@ static opipe_status order(const opi_schedule_ref *schedule, const opi_order_wish
   for (uint32_t k = 0; status >= 0 && k < opi_plan_copies(&plan->decided); ++k) {
     problem.n_microbatches = opi_plan_copy_share(&plan->decided, k);
     if (problem.n_microbatches == 0)
-      continue; /* requests in turn */
+      continue; /* copies take requests in turn */
     c.first_rank = k * layout.n_ranks;
     c.first_replica = k * layout.n_replicas;
     status = with_cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A deadlock in words: from a rank that stands still to the one that would let it go on, and on,
- * until one comes again. Only that circle is told; who merely waits for it is left out.
- */
+/* Describes a deadlock: from a blocked rank to the rank it waits for, and on, until one repeats.
+ * Only the cycle is reported; ranks that merely wait for it are left out. */
 #include <stdio.h>
 
 #include "partition/schedule/proof.h"
@@ -17,7 +16,7 @@ opipe_status opi_tell_cycle(const opi_problem *problem, const opi_do_list *list,
   uint8_t *seen = OPI_ARENA_ARRAY(arena, uint8_t, list->n_ranks);
   if (seen == NULL)
     return opi_fail_nomem(err, list->n_ranks, "a deadlock's cycle");
-  for (uint32_t pass = 0; pass < 2; ++pass) { /* to the circle, then around it */
+  for (uint32_t pass = 0; pass < 2; ++pass) { /* first to the cycle, then around it */
     for (;;) {
       const opi_wait wait = fn(ctx, rank);
       const opi_do_place here = opi_place_of(problem, list, rank, wait.item);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes are as wide as their time; colours say the pass, shades the stage (and the replica). */
+/* Boxes are as wide as their time; the hue shows the pass, the shade the stage (and replica). */
 #include "partition/schedule/draw.h"
 
 #include <math.h>

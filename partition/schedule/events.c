@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of an order alone, on the clock (partition/plan/clock.h), without links: the time of a
- * compute follows from its rank's last one and from what it reads, `comm` later if another rank
- * made that.
+/* Times of an order alone, on the clock (partition/plan/clock.h), without links. A compute starts
+ * after its rank's last compute and after its inputs; inputs from another rank take `comm` longer.
  */
 #include "partition/schedule/events.h"
 
@@ -37,7 +36,7 @@ static uint32_t step_of(const timer *t, uint32_t item) {
   return t->step == NULL ? 0 : t->step[item];
 }
 
-/* A phase of a unit, of a micro-batch of that mini-batch: index in `done`. */
+/* Index in `done` of a unit's phase, in a micro-batch of mini-batch `step`. */
 static uint64_t event_of(const timer *t, uint32_t step, uint32_t stage, uint32_t replica,
                          const opi_do *a, uint32_t slice, uint32_t part, uint32_t phase) {
   const uint64_t unit = opi_unit(&t->index, stage, replica, a->microbatch, slice, part);
@@ -49,12 +48,12 @@ static void happen(timer *t, uint64_t event, double end) {
   opi_clock_happen(&t->clock, event, end);
 }
 
-/* When an action can start. */
+/* The earliest start of an action. */
 typedef struct question {
   const timer *t;
   uint32_t step;
   double at;
-  uint64_t missing; /* the first event that has no time; OPI_CLOCK_NO_EVENT: none has it */
+  uint64_t missing; /* the first event without a time; OPI_CLOCK_NO_EVENT: all have one */
 } question;
 
 static bool follows(void *ctx, const opi_do *a, const opi_need *need) {
@@ -87,7 +86,7 @@ double opi_order_tokens(const opi_problem *p) {
   return total;
 }
 
-/* What part of a micro-batch a slice is. */
+/* The fraction of a micro-batch that a slice is. */
 static double slice_part(const opi_problem *p, double total, uint32_t slice) {
   return total > 0 ? p->slice_lengths[slice] / total : 1.0 / p->n_slices;
 }
@@ -123,8 +122,8 @@ static double cost_of(const timer *t, const opi_do *a) {
   return opi_compute_takes(t->problem, t->costs, t->slices, a);
 }
 
-/* Times the rank's next compute, if all that it reads has a time: the earliest start is when the
- * rank is free and the last of that is there. What is no compute takes no time. */
+/* Times the rank's next compute once all its inputs have times. It starts when the rank is free and
+ * the last input is there. Actions other than computes take no time. */
 static double act(void *ctx, uint32_t rank, double now) {
   timer *t = ctx;
   const uint32_t end_of_list = t->list->rank_first[rank + 1];
@@ -290,7 +289,7 @@ static void measure_stash(const opi_problem *p, const opi_do_list *list, double 
   }
 }
 
-/* Busy time from the costs, so that a body counts once. */
+/* Sums busy time from the costs, so that a body counts once. */
 static void measure_busy(const opi_problem *problem, const opi_do_list *list,
                          const opi_costs *costs, opi_simulation *result) {
   const timer t = {.problem = problem, .slices = opi_order_tokens(problem), .costs = costs};
@@ -322,7 +321,7 @@ static double longest_span(const opi_do_list *list, const opi_timeline *line) {
   return span;
 }
 
-/* The period of the steady state: between the ends of mini-batches in the middle. */
+/* Measures the period of the steady state, between the ends of mini-batches in the middle. */
 static opipe_status measure_body(const opi_problem *problem, const opi_do_list *list,
                                  const opi_costs *costs, opi_arena *arena, opi_simulation *result,
                                  opipe_error *err) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What closes a step: reductions over replicas, frees of stashes, the optimizer's step; parameters
- * gathered and dropped around their use; and the passes in their usual order.
- */
+/* The end of a step: reductions over replicas, frees of stashes, the optimizer's step. Also
+ * parameters gathered and dropped around their use, and all passes in their usual order. */
 #include <string.h>
 
 #include "partition/schedule/events.h"
@@ -18,8 +17,9 @@ static bool closes(const opi_do *a) { /* ends a unit's stash */
 
 typedef struct reducer {
   const opi_problem *problem;
-  uint32_t *left; /* [instances] backwards still to come, NONE: summed, NONE - 1: at the end */
-  uint8_t *idle;  /* [n_items] time is lost on the rank behind it; NULL: reductions go at once */
+  uint32_t *left; /* [instances] backwards still to come; NONE: summed; NONE - 1: summed at the end
+                   */
+  uint8_t *idle;  /* [n_items] the rank loses time after the item; NULL: reductions start at once */
   bool all, at_once;
 } reducer;
 
@@ -40,7 +40,7 @@ static opipe_status add_reduce(opi_do_list *out, uint32_t stage, uint32_t replic
       err);
 }
 
-/* Index behind the rank's last compute of this mini-batch. */
+/* The index after the rank's last compute of this mini-batch. */
 static uint32_t end_of_backward(const opi_do_list *list, uint32_t rank) {
   uint32_t end = list->rank_first[rank + 1];
   while (end > list->rank_first[rank] &&
@@ -49,7 +49,7 @@ static uint32_t end_of_backward(const opi_do_list *list, uint32_t rank) {
   return end;
 }
 
-/* Those that wait for the rank's last compute. */
+/* Adds the reductions that wait for the rank's last compute. */
 static opipe_status reduce_at_end(const reducer *d, uint32_t rank, opi_do_list *out,
                                   opipe_error *err) {
   const opi_problem *p = d->problem;
@@ -65,8 +65,8 @@ static opipe_status reduce_rank(void *ctx, const opi_do_list *list, uint32_t ran
   reducer *d = ctx;
   const opi_problem *p = d->problem;
   const uint32_t end = end_of_backward(list, rank);
-  uint32_t pending = OPIPE_NONE;     /* of a pair: behind its second */
-  if (end == list->rank_first[rank]) /* nothing but idle instances */
+  uint32_t pending = OPIPE_NONE;     /* of a pair: placed after its second */
+  if (end == list->rank_first[rank]) /* only idle instances */
     OPI_TRY(reduce_at_end(d, rank, out, err));
   for (uint32_t i = list->rank_first[rank]; i < list->rank_first[rank + 1]; ++i) {
     const opi_do *a = &list->items[i];
@@ -90,7 +90,7 @@ static opipe_status reduce_rank(void *ctx, const opi_do_list *list, uint32_t ran
   return OPIPE_OK;
 }
 
-/* Behind which items does the rank stand still before its last compute ends? */
+/* Marks the items after which the rank stands idle before its last compute ends. */
 static opipe_status find_idle(const opi_problem *p, const opi_do_list *list, reducer *d,
                               opi_arena *arena, opipe_error *err) {
   opi_timeline timeline = {0};
@@ -132,7 +132,7 @@ opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list
       ++d.left[a->stage * problem->n_replicas + a->replica];
     }
   }
-  /* An instance without a micro-batch still needs the sum: its weights make the same step. */
+  /* An instance without a micro-batch still needs the sum: its weights take the same step. */
   for (uint32_t i = 0; status == OPIPE_OK && !all && i < n; ++i) {
     if (d.left[i] == 0 && reduces(&d, i / problem->n_replicas))
       d.left[i] = OPIPE_NONE - 1;
@@ -150,7 +150,7 @@ opipe_status opi_pass_reduce(const opi_problem *problem, const opi_do_list *list
 typedef struct finisher {
   const opi_problem *problem;
   opi_index index;
-  uint16_t *closed; /* [n_units] parts of a slice whose backward is done, at part 0 */
+  uint16_t *closed; /* [n_units] parts of a slice whose backward is done, kept at part 0 */
 } finisher;
 
 static opipe_status add_free(finisher *f, const opi_do *a, opi_do_list *out, opipe_error *err) {
@@ -169,7 +169,7 @@ static opipe_status finish_rank(void *ctx, const opi_do_list *list, uint32_t ran
                                 opipe_error *err) {
   finisher *f = ctx;
   const uint32_t first = list->rank_first[rank], last = list->rank_first[rank + 1];
-  uint32_t step_at = OPIPE_NONE; /* the item behind which the step stands */
+  uint32_t step_at = OPIPE_NONE; /* the item after which the step stands */
   for (uint32_t i = first; i < last; ++i) {
     const opi_do *a = &list->items[i];
     if (a->kind == OPI_DO_REDUCE || (opi_do_is_compute(a->kind) && !is_flagged(a)))
@@ -320,7 +320,7 @@ opipe_status opi_pass_unshard(const opi_do_list *list, uint32_t max_active,
 
 /* ---- all of them ---- */
 
-/* What lowering places itself is left out: an order may come with reductions of its own. */
+/* Kinds that lowering places itself are dropped: an order may bring reductions of its own. */
 enum {
   PLACED_KINDS = 1 << OPI_DO_REDUCE | 1 << OPI_DO_FREE | 1 << OPI_DO_STEP | 1 << OPI_DO_SCATTER |
                  1 << OPI_DO_GATHER | 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B | 1 << OPI_DO_GATHER_F |
@@ -337,7 +337,7 @@ static opipe_status bare_rank(void *ctx, const opi_do_list *list, uint32_t rank,
   return OPIPE_OK;
 }
 
-/* Of one slice of one micro-batch: computes, frees, collectives, both ends of messages. */
+/* Actions of one slice of one micro-batch: computes, frees, collectives, both ends of messages. */
 static uint64_t actions_of_slice(const opi_problem *p) {
   const bool trains = p->mode != OPIPE_MODE_FORWARD;
   const uint64_t per_message = 2 * (trains ? 1 + (uint64_t)p->n_parts : 1);
@@ -368,13 +368,13 @@ opipe_status opi_lower_limit(const opi_problem *problem, opipe_error *err) {
                   OPI_ACTIONS_MOST);
 }
 
-/* The next form of a list takes its place. */
+/* Replaces a list by its next form. */
 static void replace(opi_do_list **io_list, opi_do_list *next) {
   opi_do_list_free(*io_list);
   *io_list = next;
 }
 
-/* The collectives of groups, into the list that is lowered but for them. */
+/* Places the groups' collectives; the list is otherwise lowered. */
 static opipe_status place_groups(const opi_problem *problem, const opipe_allocator *allocator,
                                  opi_do_list **io_list, opipe_error *err) {
   opi_do_list *bare = *io_list;
@@ -384,7 +384,7 @@ static opipe_status place_groups(const opi_problem *problem, const opipe_allocat
   return status;
 }
 
-/* A deadlock is told with the steps of the order as it was given. */
+/* Places messages. A deadlock is reported with the steps of the order as it was given. */
 static opipe_status place_messages(const opi_problem *problem, const opi_do_list *order,
                                    const opi_do_list *list, const opipe_allocator *allocator,
                                    opi_do_list **out_list, opipe_error *err) {

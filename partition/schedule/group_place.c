@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where collectives of a pass stand: directly in front of it or behind it; of a pair that overlaps
- * all stand in front of its first or behind its second.
- */
+/* Places of a pass's collectives: directly before or after the pass; in a pair that overlaps,
+ * before its first or after its second. */
 #include "partition/schedule/passes.h"
 
 static bool is_pair(const opi_do_list *list, uint32_t item, uint32_t end) {
@@ -15,7 +14,7 @@ static bool same_unit(const opi_do *a, const opi_do *b) {
          (a->flags & OPIPE_ACTION_NEXT_STEP) == (b->flags & OPIPE_ACTION_NEXT_STEP);
 }
 
-/* Is the collective of that compute? */
+/* Whether the collective belongs to that compute. */
 static bool belongs(const opi_do *group, const opi_do *a) {
   const bool of_kind = opi_do_group_is_backward(group->kind)
                            ? a->kind == OPI_DO_B || a->kind == OPI_DO_I
@@ -23,7 +22,7 @@ static bool belongs(const opi_do *group, const opi_do *a) {
   return of_kind && same_unit(group, a);
 }
 
-/* May stand between a collective and its pass. */
+/* Whether the action may stand between a collective and its pass. */
 static bool is_beside(const opi_do *a, bool before) {
   return a->kind == OPI_DO_IDLE ||
          (opi_do_is_group(a->kind) && opi_do_group_is_before(a->kind) == before);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives in their places: those of tensor groups around every pass, those of data groups
- * around every step. All ranks of a tensor group, and all copies, have the one list, so that they
- * come to them in one order; replicas have lists of their own, and the proof looks at their order.
- */
+/* Places collectives: tensor groups' around every pass, data groups' around every step. All ranks
+ * of a tensor group, and all copies, share one list and so reach them in one order. Replicas have
+ * lists of their own; the proof checks their order. */
 #include "partition/schedule/passes.h"
 
 typedef struct placer {
   const opi_problem *problem;
-  opi_index index; /* only where messages are scattered */
-  bool *summed;    /* [instances] in the mini-batch at hand */
+  opi_index index; /* built only if messages are scattered */
+  bool *summed;    /* [instances] in the current mini-batch */
 } placer;
 
 bool opi_problem_has_groups(const opi_problem *p) {
@@ -31,7 +30,7 @@ static bool is_here(void *ctx, const opi_do *a, const opi_need *need) {
              opi_problem_rank(p, a->stage, a->replica);
 }
 
-/* Does it read what another rank sends? */
+/* Whether the action reads another rank's message. */
 static bool receives(const placer *g, const opi_do *a) {
   return a->stage < g->problem->n_stages && a->microbatch < g->problem->n_microbatches &&
          !opi_each_need(&g->index, a, is_here, (void *)(uintptr_t)g->problem);
@@ -64,7 +63,7 @@ static opipe_status add_behind(const placer *g, const opi_do *a, opi_do_list *ou
   return add_group(out, g->problem->sequence ? scatter : sum, a, err);
 }
 
-/* n: 1, or the two of a pair. */
+/* n: 1, or 2 for a pair. */
 static opipe_status add_passes(const placer *g, const opi_do *a, uint32_t n, opi_do_list *out,
                                opipe_error *err) {
   for (uint32_t i = 0; i < n; ++i)
@@ -87,7 +86,7 @@ static opipe_status add_of_instance(opi_do_list *out, uint32_t kind, uint32_t st
       err);
 }
 
-/* Another replica of its stage on the same rank comes first. */
+/* Whether another replica of the stage comes first on the same rank. */
 static bool is_twin(const opi_problem *p, uint32_t instance) {
   for (uint32_t r = 0; r < instance % p->n_replicas; ++r) {
     if (opi_problem_rank(p, instance / p->n_replicas, r) == p->instance_rank[instance])
@@ -124,7 +123,7 @@ static opipe_status add_sum(placer *g, const opi_do *a, opi_do_list *out, opipe_
   return opi_do_list_add(out, item, err);
 }
 
-/* ---- all of it ---- */
+/* ---- both ---- */
 
 static opipe_status place_rank(void *ctx, const opi_do_list *list, uint32_t rank, opi_do_list *out,
                                opipe_error *err) {
@@ -169,7 +168,7 @@ opipe_status opi_pass_groups(const opi_problem *problem, const opi_do_list *list
     g.summed = OPI_ARENA_ARRAY(&arena, bool, instances);
     status = g.summed == NULL ? opi_fail_nomem(err, instances, "collectives") : OPIPE_OK;
   }
-  n = n < OPI_ACTIONS_MOST ? n : OPI_ACTIONS_MOST; /* scattered: at most */
+  n = n < OPI_ACTIONS_MOST ? n : OPI_ACTIONS_MOST; /* an upper bound if messages are scattered */
   if (status == OPIPE_OK)
     status = opi_each_rank(list, place_rank, &g, n, allocator, out_list, err);
   opi_arena_release(&arena);

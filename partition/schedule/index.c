@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index of a problem and a list: edges by stage, the replica of every micro-batch, what an
- * action reads. */
+/* The index of a problem and a list: edges by stage, the replica of every micro-batch, and the
+ * inputs of an action. */
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -119,7 +119,7 @@ uint32_t opi_peers(const opi_index *x, uint32_t stage, uint32_t microbatch, uint
   return end - first;
 }
 
-/* What the replicas of the stage at the other end of an edge bring. */
+/* Shows the inputs that arrive along an edge from the replicas of the stage at its other end. */
 static bool needs_along(const opi_index *x, const opi_do *a, uint32_t edge, uint32_t phase,
                         opi_need_fn fn, void *ctx) {
   const bool forward = phase == OPI_PHASE_F;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A schedule's layout in a plan: what the plugin answered, checked; laid out several times over for
- * copies of the whole pipeline, or with some of its ranks several times for replicas that cut
- * micro-batches. The plugin knows of neither.
- */
+/* A schedule's layout in a plan. The plugin's answer is checked, then laid out several times for
+ * copies of the whole pipeline, or with some ranks repeated for replicas that share micro-batches.
+ * The plugin knows of neither. */
 #include "partition/schedule/compute_order.h"
 
-/* What records can say: 16 bits for a replica and a slice, 8 for a part. */
+/* Limits of records: 16 bits for a replica and a slice, 8 for a part. */
 enum { INSTANCES_MOST = 1 << 20, REPLICAS_MOST = 65536, SLICES_MOST = 65536, PARTS_MOST = 256 };
 
 static opipe_status check_layout(const opi_schedule_ref *schedule, const opipe_layout *layout,
@@ -66,7 +65,7 @@ static opipe_status count_replicas(const opi_layout_wish *wish, const char *sche
   return OPIPE_OK;
 }
 
-/* Every rank of the layout as often as asked for, beside each other. */
+/* Repeats every rank of the layout as often as asked, side by side. */
 static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *plan,
                                     opi_arena *arena, const opipe_layout *layout,
                                     opipe_error *err) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which send meets which receive, and whether both ends agree on the order where a rule matches in
- * order.
- */
+/* Matches sends with receives, and checks that both ends agree on the order if the rule matches in
+ * order. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +63,7 @@ static opipe_status refuse(const opi_prover *v, uint32_t item, const char *fmt, 
 
 /* ---- both ends ---- */
 
-/* Is `with` among the replicas of the other end that this message can be for? */
+/* Whether replica `with` of the other end is a possible peer of this message. */
 static bool is_peer(const opi_prover *v, const opi_do *a, uint32_t other) {
   uint32_t first = 0;
   const uint32_t count = opi_peers(&v->index, other, a->microbatch, a->stage, a->replica, &first);
@@ -148,8 +147,7 @@ static uint64_t channel_of(const opi_prover *v, uint32_t rule, uint32_t item) {
          is_send(a);
 }
 
-/* One end of a channel, which one rank has: its messages are items[first] ... in the rank's order.
- */
+/* One rank's end of a channel: its messages are items[first] ... in the rank's order. */
 typedef struct channel_end {
   uint64_t key;
   uint32_t first, n;
@@ -162,7 +160,7 @@ typedef struct sorted_ends {
   uint32_t n, room;
 } sorted_ends;
 
-/* While one rank is sorted. */
+/* An item while one rank is sorted. */
 typedef struct keyed_item {
   uint64_t key;
   uint32_t item;
@@ -193,7 +191,7 @@ static bool add_ends(sorted_ends *s, const keyed_item *keyed, uint32_t n, uint32
   return true;
 }
 
-/* Rank by rank, since an end is one rank's: what is sorted at a time stays small. */
+/* Sorts rank by rank, which keeps each sort small: an end belongs to one rank. */
 static bool sort_ends(const opi_prover *v, uint32_t rule, sorted_ends *s) {
   const opi_do_list *list = v->list;
   uint32_t n = 0, most = 0;
@@ -227,8 +225,8 @@ static uint32_t other_end(const opi_prover *v, uint32_t item) {
   return is_send(&v->list->items[item]) ? v->recv_item[m] : v->send_item[m];
 }
 
-/* Ends that meet as operation `k` of a channel are of two messages: each waits for its own
- * counterpart, which stands behind the other. */
+/* Refuses two ends that meet as operation `k` of a channel and are of two messages: each waits for
+ * its own counterpart, which stands after the other. */
 static opipe_status refuse_order(const opi_prover *v, uint32_t here, uint32_t there, uint32_t k) {
   const opi_do_place a = opi_prover_place(v, here), b = opi_prover_place(v, there);
   const opi_do_place of_a = opi_prover_place(v, other_end(v, here));
@@ -239,7 +237,7 @@ static opipe_status refuse_order(const opi_prover *v, uint32_t here, uint32_t th
                   opi_rule_name(v->rule), a.text, of_a.text, b.text, of_b.text, k);
 }
 
-/* Both ends of a channel lie side by side after sorting, and are of one length. */
+/* After sorting, both ends of a channel are adjacent and equally long. */
 static opipe_status check_order(const opi_prover *v, const sorted_ends *s) {
   for (uint32_t e = 0; e + 1 < s->n; e += 2) {
     const uint32_t *here = &s->items[s->ends[e].first], *there = &s->items[s->ends[e + 1].first];
@@ -270,7 +268,7 @@ static opipe_status note_slots(opi_prover *v, const sorted_ends *s) {
   return OPIPE_OK;
 }
 
-/* The order of the messages of each channel: compared, or counted in slots. */
+/* Compares the order of each channel's messages, or counts their slots. */
 static opipe_status with_ends(opi_prover *v, uint32_t rule, bool slots) {
   sorted_ends s = {.n = 0};
   opi_arena_init(&s.arena, v->arena->allocator, 0);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts the messages in: ranks take turns, one action each; an action goes when its inputs are on
- * its rank's list, and its sends go with it, each receive to the end of the peer's list at the same
- * moment. The order in which messages appear is then one global order, which no rule of matching
- * can turn into a deadlock.
+/* Places messages. Ranks take turns, one action each. An action goes once its inputs are on its
+ * rank's list; its sends go with it, and each receive goes to the end of the peer's list at the
+ * same moment. Messages thus appear in one global order, which cannot deadlock under any rule of
+ * matching.
  *
- * In a double-buffered body, messages of flagged forwards carry the flag at both ends; what a
- * forward without the flag reads from a flagged one came with the body before.
- */
+ * In a double-buffered body, messages of flagged forwards carry the flag at both ends; an unflagged
+ * forward reads a flagged one's output that came with the body before. */
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -17,8 +16,8 @@ typedef struct inserter {
   opi_index index;
   uint8_t *forward;    /* [n_units] forwards taken: 1; flagged forwards of the whole list: 2 */
   uint8_t *input;      /* [n_units] */
-  opi_do *items;       /* of the list being made; NULL: its actions are only counted */
-  uint32_t *at, *next; /* [n_ranks] where a rank's next action goes; next item to take */
+  opi_do *items;       /* of the list being made; NULL: actions are only counted */
+  uint32_t *at, *next; /* [n_ranks] index of a rank's next action; next item to take */
   opi_arena arena;
   opipe_error *err;
 } inserter;
@@ -35,7 +34,7 @@ static bool flagged(const opi_do *a) {
   return (a->flags & OPIPE_ACTION_NEXT_STEP) != 0;
 }
 
-/* Whether an action can go, and what is missing. */
+/* Whether an action can go, and the input it lacks. */
 typedef struct question {
   const inserter *n;
   opi_need missing;
@@ -63,7 +62,7 @@ static bool ready(const inserter *n, const opi_do *a, opi_need *out_missing) {
   return is_ready;
 }
 
-/* The messages of one edge after `a`, in rising order of the other end's replica. */
+/* Adds the messages of one edge after `a`, by rising replica of the other end. */
 static opipe_status send_along(const inserter *n, uint32_t rank, const opi_do *a, uint32_t edge,
                                bool forward) {
   const opi_problem *p = n->problem;
@@ -115,12 +114,12 @@ static void take(inserter *n, const opi_do *a) {
     n->input[unit] = 1;
 }
 
-/* Actions that go in one turn. */
+/* The number of actions that go in one turn. */
 static uint32_t together(const opi_do *a) {
   return (a->flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 ? 2 : 1;
 }
 
-/* One action of a rank, or a pair that overlaps. *out_moved: it went. */
+/* Takes one turn of a rank: an action, or a pair that overlaps. *out_moved: it went. */
 static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
   const opi_do *a = &n->list->items[n->next[rank]];
   const uint32_t count = together(a);
@@ -141,7 +140,7 @@ static opipe_status turn(inserter *n, uint32_t rank, bool *out_moved) {
   return OPIPE_OK;
 }
 
-/* Among what a rank has not done yet, the action that brings what `a` lacks; OPIPE_NONE: none. */
+/* The rank's first action not yet taken that brings the input `a` lacks; OPIPE_NONE: none. */
 static uint32_t maker_of(const inserter *n, const opi_do *a, const opi_need *need) {
   const opi_do_list *list = n->list;
   const bool forward = need->phase == OPI_PHASE_F;
@@ -164,7 +163,7 @@ static opi_wait wait_of(const void *ctx, uint32_t rank) {
   const inserter *n = ctx;
   const opi_do *a = &n->list->items[n->next[rank]];
   opi_need missing;
-  if (ready(n, a, &missing)) /* then it is the second of the pair that waits */
+  if (ready(n, a, &missing)) /* then the second of the pair waits */
     (void)ready(n, ++a, &missing);
   return (opi_wait){(uint32_t)(a - n->list->items), maker_of(n, a, &missing)};
 }
@@ -196,7 +195,7 @@ static opipe_status place_messages(inserter *n) {
   return OPIPE_OK;
 }
 
-/* What the pass itself relies on; whether the order is whole is opi_pass_check's matter. */
+/* Checks only what the pass relies on; opi_pass_check checks that the order is complete. */
 static opipe_status check_item(inserter *n, uint32_t rank, uint32_t item) {
   const opi_problem *p = n->problem;
   const opi_do *a = &n->list->items[item];
@@ -237,7 +236,7 @@ static opipe_status start(inserter *n) {
   return OPIPE_OK;
 }
 
-/* How many actions each rank comes to: n->at. */
+/* Counts each rank's actions into n->at. */
 static opipe_status count_actions(const inserter *n) {
   const opi_do_list *list = n->list;
   for (uint32_t rank = 0; rank < list->n_ranks; ++rank) {
@@ -254,7 +253,7 @@ static opipe_status count_actions(const inserter *n) {
   return OPIPE_OK;
 }
 
-/* The list that is filled: as many actions as were counted. */
+/* Makes the list to fill, of the counted size. */
 static opipe_status make_list(inserter *n, const opipe_allocator *allocator, opi_do_list **out_list,
                               opipe_error *err) {
   const uint32_t n_ranks = n->list->n_ranks;

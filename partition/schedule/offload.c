@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stashes that leave for the host's memory between a forward and its backward: away behind the one,
- * back one compute before the other, so that both ways run beside computes.
- */
+/* Offloads stashes to the host's memory between a forward and its backward: out after the forward,
+ * back one compute before the backward, so that both transfers run beside computes. */
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -15,23 +14,23 @@ typedef struct mover {
   const opi_problem *problem;
   const bool *stages;
   opi_index index;
-  uint32_t *forward; /* [n_units] the rank's compute that is its forward; OPIPE_NONE: none, or none
-                        that is offloaded */
-  uint32_t *next;    /* [n_units] unit that is reloaded in front of the same compute */
-  uint32_t *first;   /* [most computes + 1] the first of those */
-  uint8_t *moves;    /* [n_units] it is offloaded */
+  uint32_t *forward; /* [n_units] the rank's compute that is its forward; OPIPE_NONE: none that is
+                        offloaded */
+  uint32_t *next;    /* [n_units] next unit that is reloaded in front of the same compute */
+  uint32_t *first;   /* [most computes + 1] first unit of each compute's list */
+  uint8_t *moves;    /* [n_units] the unit is offloaded */
 } mover;
 
 static uint64_t unit_of(const mover *m, const opi_do *a) {
   return opi_unit(&m->index, a->stage, a->replica, a->microbatch, a->slice, 0);
 }
 
-/* Computes of one turn from `item` on. */
+/* The number of computes of one turn from `item` on. */
 static uint32_t together(const opi_do_list *list, uint32_t item, uint32_t end) {
   return (list->items[item].flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 && item + 1 < end ? 2 : 1;
 }
 
-/* Which units of the rank go, and in front of which compute they come back. */
+/* Decides which of the rank's units are offloaded, and before which compute each comes back. */
 static void decide(mover *m, const opi_do_list *list, uint32_t rank) {
   const uint32_t end = list->rank_first[rank + 1];
   uint32_t n_computes = 0;
@@ -66,7 +65,7 @@ static opipe_status add_move(opi_do_list *out, uint32_t kind, const opi_do *a, o
   return opi_do_list_add(out, item, err);
 }
 
-/* An action of the unit: what opi_unit put together, taken apart. */
+/* The inverse of opi_unit: an action of the unit. */
 static opi_do of_unit(const mover *m, uint64_t unit) {
   const opi_problem *p = m->problem;
   opi_do a = {.edge = OPIPE_NONE};
@@ -139,7 +138,7 @@ opipe_status opi_pass_offload(const opi_problem *problem, const opi_do_list *lis
   OPI_TRY(opi_pass_check(problem, list, allocator, err));
   opi_arena_init(&arena, allocator, 0);
   opipe_status status = allocate(&m, list, &arena, err);
-  n = n < OPI_ACTIONS_MOST ? n : OPI_ACTIONS_MOST; /* at most */
+  n = n < OPI_ACTIONS_MOST ? n : OPI_ACTIONS_MOST; /* an upper bound */
   if (status == OPIPE_OK)
     status = opi_each_rank(list, move_rank, &m, n, allocator, out_list, err);
   opi_arena_release(&arena);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A search for better orders, as whoever makes plans is handed it: partition/study/improve fills
- * the table in. And the names of schedules that no plugin has. */
+/* The interface of a search for better orders; plan making is handed the table,
+ * partition/study/improve fills it in. Also the names of schedules that belong to no plugin. */
 #ifndef OPI_ORDER_SEARCH_H
 #define OPI_ORDER_SEARCH_H
 
 #include "partition/schedule/ask.h"
 
-/* "search", with or without options? NULL: no. */
+/* Whether spec is "search", with or without options; NULL: no. */
 bool opi_is_search(const char *spec);
-/* The name of an order of another system, to be compared with? NULL: no. */
+/* Whether the name is an order of another system, for comparison; NULL: no. */
 bool opi_is_baseline(const char *schedule);
 
-/* How far to look. Zeros are presets. */
+/* The effort of a search. Zeros are presets. */
 typedef struct opi_improve_effort {
   uint64_t moves; /* 0: OPI_IMPROVE_MOVES */
   uint64_t seed;
-  bool whole;    /* backwards are not cut in halves */
-  bool no_exact; /* small problems too are searched, not solved */
+  bool whole;    /* backwards are not split */
+  bool no_exact; /* small problems are searched too, not solved */
 } opi_improve_effort;
 
 typedef struct opi_search_request {
@@ -24,23 +24,24 @@ typedef struct opi_search_request {
   const char *from; /* NULL: the best */
 } opi_search_request;
 
-/* Lists, proof, bytes against caps and times of the plan's actions, as they are now. */
+/* Makes lists, proof, bytes against caps and times of the plan's current actions. */
 typedef opipe_status (*opi_finish_fn)(void *ctx, opipe_error *err);
 
 typedef struct opi_order_search {
-  /* spec may be NULL, and need be no search: then the request begins with it. In `arena`. Errors:
-   * INVALID, an option that there is not, a number out of range, a search from a search. */
+  /* Parses spec into a new request; NULL, or a spec that is no search, only initializes it.
+   * Allocates in `arena`. Errors: INVALID, an unknown option, a number out of range, a search that
+   * starts from a search. */
   opipe_status (*parse)(const char *spec, opi_arena *arena, opi_search_request *out_request,
                         opipe_error *err);
-  /* The schedule, "NAME:key=value" in `arena`, whose order takes least by the question's costs.
-   * Errors: UNSUPPORTED, there is none. */
+  /* Finds the schedule, "NAME:key=value" in `arena`, whose order takes the least time by the
+   * question's costs. Errors: UNSUPPORTED, there is none. */
   opipe_status (*best)(const opi_plugins *plugins, const opi_question *question, opi_arena *arena,
                        const char **out_spec, opipe_error *err);
-  /* The plan has an order that fits, with its times. It keeps that one unless a better one is
-   * found; it says that it was searched either way (schedule, settings, searched). Without
-   * request->from the best named schedule in the same places is another beginning. Errors:
+  /* Improves the plan's order, which fits and has its times, and keeps it if nothing better is
+   * found; either way the plan records the search (schedule, settings, searched). Without
+   * request->from, the best named schedule in the same places is a second start. Errors:
    * UNSUPPORTED, double-buffered weights, recomputation as actions, copies that take requests in
-   * turn; NOMEM; what finish() says but LIMIT. */
+   * turn; NOMEM; errors of finish() except LIMIT. */
   opipe_status (*improve)(const opi_plugins *plugins, const opi_search_request *request,
                           const char *from, opi_plan *plan, opi_finish_fn finish, void *ctx,
                           opipe_error *err);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proof: the list is executed with the rule's own waiting, in no particular time. Which of
- * several ranks goes first cannot change how far each of them comes (a rank waits for events that,
- * once they happened, stay), so one execution speaks for all of them; each action is looked at once
- * and once more for each time it was woken.
- */
+/* The proof: executes the list under the rule's own waiting, in no particular time. Events stay
+ * once they happened, so the order in which ranks go cannot change how far each one gets, and one
+ * execution stands for all. Each action is examined once, and again each time its rank is woken. */
 #include "partition/schedule/proof.h"
 
 #include <stdio.h>
@@ -18,15 +16,15 @@ typedef struct runner {
   /* events: unit phases of every mini-batch, then messages sent, messages received, reductions
    * (SCATTER as REDUCE), gathers */
   uint8_t *happened;
-  uint32_t *sleeper;   /* [n_sleepers] first of the ranks whose event falls there */
+  uint32_t *sleeper;   /* [n_sleepers] first rank in the bucket of its event */
   uint32_t n_sleepers; /* a power of 2 */
   uint64_t first_sent, first_received, first_reduced, first_gathered, n_events;
   uint32_t *next_sleeper; /* [n_ranks] */
   uint64_t *waits_for;    /* [n_ranks] event */
   uint32_t *next;         /* [n_ranks] item */
-  uint32_t *stopped;      /* [n_ranks] item that waits: that, or the second of its pair */
+  uint32_t *stopped;      /* [n_ranks] waiting item: the next one, or the second of its pair */
   uint32_t *grouped_to;   /* [n_ranks] messages below this item have been started */
-  uint32_t *stack;        /* [n_ranks] ranks that can go on */
+  uint32_t *stack;        /* [n_ranks] runnable ranks */
   uint32_t n_stack;
   uint32_t *steps_done;   /* [n_ranks] STEPs */
   uint32_t *weights_left; /* [n_steps * instances] backwards still to come */
@@ -84,15 +82,14 @@ static uint64_t first_missing(const runner *r, uint64_t event) {
   return r->happened[event] ? NO_EVENT : event;
 }
 
-/* Whether an action can compute: the first event that is missing. */
+/* Whether an action can compute: the first missing event. */
 typedef struct question {
   const runner *r;
   uint32_t step;
   uint64_t missing;
 } question;
 
-/* What comes from another rank is there once it has been sent, or, where both ends meet, received.
- */
+/* An input from another rank is there once it has been sent or, if both ends meet, received. */
 static bool is_there(void *ctx, const opi_do *a, const opi_need *need) {
   question *q = ctx;
   const runner *r = q->r;
@@ -100,7 +97,7 @@ static bool is_there(void *ctx, const opi_do *a, const opi_need *need) {
   const bool forward = need->phase == OPI_PHASE_F;
   uint64_t event;
   if (need->replica == OPIPE_NONE)
-    return true; /* opi_pass_check has seen to it */
+    return true; /* opi_pass_check has verified it */
   if (need->edge == OPIPE_NONE || opi_problem_rank(p, need->stage, need->replica) ==
                                       opi_problem_rank(p, a->stage, a->replica)) {
     event = phase_event(r, q->step, need->stage, need->replica, a->microbatch, need->slice,
@@ -123,7 +120,7 @@ static uint64_t compute_needs(const runner *r, uint32_t item) {
   return q.missing;
 }
 
-/* The consumer of a message, or the producer. */
+/* The event of a message's consumer, or of its producer. */
 static uint64_t end_event(const runner *r, uint32_t item, bool consumer) {
   const opi_do *a = &r->v.list->items[item];
   const bool forward = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_RECV_F;
@@ -169,7 +166,7 @@ static uint64_t reduction_missing(const runner *r, uint32_t step, uint32_t stage
   return NO_EVENT;
 }
 
-/* A reduction is begun where it stands and runs in the background; the step waits for it. */
+/* A reduction starts at its place and runs in the background; the step waits for it. */
 static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
   const opi_problem *p = r->v.problem;
   uint64_t event = NO_EVENT;
@@ -180,7 +177,7 @@ static uint64_t step_needs(const runner *r, uint32_t rank, uint32_t item) {
   return event;
 }
 
-/* The group's first member that has not come: a rank stands still until all have. */
+/* The first member of the group that has not come; a rank blocks until all have. */
 static uint64_t gather_needs(const runner *r, uint32_t item) {
   const opi_problem *p = r->v.problem;
   const opi_do *a = &r->v.list->items[item];
@@ -194,7 +191,7 @@ static uint64_t gather_needs(const runner *r, uint32_t item) {
   return event;
 }
 
-/* What a collective in front of its pass puts together must have come. */
+/* The inputs of a collective in front of its pass must have come. */
 static uint64_t group_needs(const runner *r, uint32_t rank, uint32_t item) {
   const uint32_t pass = opi_do_group_is_before(r->v.list->items[item].kind)
                             ? opi_group_pass(r->v.list, rank, item)
@@ -212,7 +209,7 @@ static uint64_t free_needs(const runner *r, uint32_t item) {
   return event;
 }
 
-/* The first event that keeps an action from going on. */
+/* The first event that keeps an action from proceeding. */
 static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   switch (a->kind) {
@@ -241,7 +238,7 @@ static uint64_t needs(const runner *r, uint32_t rank, uint32_t item) {
 
 /* ---- execution ---- */
 
-/* Neighbouring stages wait for events that lie a row of micro-batches apart: mixed, they spread. */
+/* Neighbouring stages wait for events a row of micro-batches apart; hashing spreads them. */
 static uint32_t *sleepers_of(const runner *r, uint64_t event) {
   return &r->sleeper[event * 0x9e3779b97f4a7c15u >> 32 & (r->n_sleepers - 1)];
 }
@@ -296,7 +293,7 @@ static opipe_status do_compute(runner *r, uint32_t rank, uint32_t item) {
   return OPIPE_OK;
 }
 
-/* A rank comes to it once for all of its replicas of the stage. */
+/* A rank enters the gather once for all of its replicas of the stage. */
 static opipe_status do_gather(runner *r, uint32_t rank, uint32_t item) {
   const opi_problem *p = r->v.problem;
   const uint32_t stage = r->v.list->items[item].stage, step = opi_step_of(&r->v, item);
@@ -334,7 +331,7 @@ static opipe_status execute(runner *r, uint32_t rank, uint32_t item) {
   return OPIPE_OK;
 }
 
-/* What an action tells others as soon as its rank stands before it. */
+/* Records the events that happen as soon as the rank reaches the action. */
 static opipe_status arrive(runner *r, uint32_t rank, uint32_t item) {
   const opi_do *a = &r->v.list->items[item];
   if (is_sum(a)) {
@@ -367,7 +364,7 @@ static opipe_status run_rank(runner *r, uint32_t rank) {
     uint64_t event = needs(r, rank, item);
     r->stopped[rank] = item;
     if (event == NO_EVENT && (r->v.list->items[item].flags & OPIPE_ACTION_OVERLAP_NEXT) != 0) {
-      event = needs(r, rank, item + 1); /* both at once: neither gives the other anything */
+      event = needs(r, rank, item + 1); /* both start at once: neither feeds the other */
       r->stopped[rank] = item + 1;
     }
     if (event != NO_EVENT) {
@@ -384,7 +381,7 @@ static opipe_status run_rank(runner *r, uint32_t rank) {
 
 /* ---- the cycle ---- */
 
-/* Is the event the coming of a replica that the item's rank has? */
+/* Whether the event is the arrival, at a gather, of a replica on the item's rank. */
 static bool gathers(const runner *r, uint32_t item, uint64_t event) {
   const opi_problem *p = r->v.problem;
   const opi_do *a = &r->v.list->items[item];
@@ -397,7 +394,7 @@ static bool gathers(const runner *r, uint32_t item, uint64_t event) {
   return does;
 }
 
-/* The item that would make an event happen; OPIPE_NONE: none does. */
+/* The item that would cause the event; OPIPE_NONE: none. */
 static uint32_t maker_of(const runner *r, uint64_t event) {
   const opi_do_list *list = r->v.list;
   if (event >= r->first_sent && event < r->first_received)
@@ -453,9 +450,9 @@ static opipe_status run_all(runner *r) {
   return OPIPE_OK;
 }
 
-/* ---- before and after ---- */
+/* ---- checks before and after ---- */
 
-/* Has a rank with replicas of the stage a GATHER for them? */
+/* Whether a rank with replicas of the stage has a GATHER for them. */
 static bool is_gathered(const runner *r, uint32_t stage, uint32_t rank) {
   const opi_problem *p = r->v.problem;
   bool found = false;
@@ -466,7 +463,7 @@ static bool is_gathered(const runner *r, uint32_t stage, uint32_t rank) {
   return found;
 }
 
-/* Scattered sums and gathered weights come together, for all replicas. */
+/* Scattered sums and gathered weights occur together, for all replicas. */
 static opipe_status check_sharded(const runner *r, uint32_t stage) {
   const opi_problem *p = r->v.problem;
   static const char *const names[] = {"not summed", "REDUCE", "SCATTER"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State of one proof; shared by match.c (who meets whom) and proof.c (does it come to an end). */
+/* State of one proof; shared by match.c (pairs of messages) and proof.c (execution). */
 #ifndef OPI_PROOF_H
 #define OPI_PROOF_H
 
@@ -7,8 +7,8 @@
 
 typedef struct opi_prover {
   const opi_problem *problem;
-  const opi_do_list *list; /* unrolled where weights are double-buffered */
-  const uint32_t *step;    /* [n_items] mini-batch; NULL: all of the first */
+  const opi_do_list *list; /* unrolled if weights are double-buffered */
+  const uint32_t *step;    /* [n_items] mini-batch; NULL: all belong to the first */
   uint32_t n_steps, rule;
   opi_index index;
   opi_arena *arena;
@@ -17,9 +17,9 @@ typedef struct opi_prover {
    */
   uint64_t n_messages;
   uint32_t *send_item, *recv_item; /* [n_messages] OPIPE_NONE: none */
-  uint32_t *send_before; /* [n_messages] of the same stream, send_slots earlier in the sender's
-                            order; OPIPE_NONE: none. NULL without slots */
-  uint32_t *recv_before; /* the same by recv_slots, in the receiver's order */
+  uint32_t *send_before; /* [n_messages] the message of the same stream send_slots earlier in the
+                            sender's order; OPIPE_NONE: none. NULL without slots */
+  uint32_t *recv_before; /* the same with recv_slots, in the receiver's order */
 } opi_prover;
 
 static inline uint32_t opi_step_of(const opi_prover *v, uint32_t item) {
@@ -32,18 +32,18 @@ uint64_t opi_message_index(const opi_prover *v, uint32_t step, uint32_t edge, bo
                            uint32_t microbatch, uint32_t slice, uint32_t part, uint32_t src_replica,
                            uint32_t dst_replica);
 
-/* The message that an item SEND_x or RECV_x (in range) is an end of. */
+/* The message of which the item, SEND_x or RECV_x (in range), is an end. */
 uint64_t opi_message_of(const opi_prover *v, uint32_t item);
 
-/* Every message once at both ends, at home, and all that are needed; the order of matching under
+/* Checks that every needed message appears once at both ends, at home; the order of matching under
  * STREAM, EDGE and PAIR; slots. */
 opipe_status opi_match_messages(opi_prover *v);
 
 /* proof_stash.c: peaks, caps. Errors: LIMIT. */
 opipe_status opi_prover_stashes(const opi_prover *v, opi_proof *out);
 
-/* proof_once.c: no STEP, FREE, sum or gather is there twice, and none is lacking where others are.
- * The list is whole, and not unrolled. */
+/* proof_once.c: checks that STEP, FREE, sums and gathers appear at most once, and on all ranks or
+ * none. The list must be complete and not unrolled. */
 opipe_status opi_prove_once(const opi_problem *problem, const opi_do_list *list,
                             const opipe_allocator *allocator, opipe_error *err);
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a mini-batch has once or, everywhere, not at all: the STEP of every rank that computes, the
- * FREE of every stash, the sums and gathers of an instance. Looked at in the list as it is, before
- * it is unrolled.
- */
+/* Actions that a mini-batch has exactly once, or nowhere at all: the STEP of every rank that
+ * computes, the FREE of every stash, the sums and gathers of an instance. Checked in the list
+ * before it is unrolled. */
 #include <stdio.h>
 
 #include "partition/schedule/proof.h"
@@ -13,7 +12,7 @@ typedef struct counter {
   const opi_problem *problem;
   const opi_do_list *list;
   opi_index index;
-  uint8_t *freed;     /* [n_units] at part 0; NULL: the list has no FREE */
+  uint8_t *freed;     /* [n_units] kept at part 0; NULL: the list has no FREE */
   uint8_t *instances; /* [instances] SUMMED, GATHERED */
   uint32_t *step;     /* [n_ranks] its STEP; OPIPE_NONE: none */
   opipe_error *err;
@@ -31,7 +30,7 @@ static opipe_status refuse(const counter *c, uint32_t item, const char *fmt, ...
   return opi_fail(c->err, OPIPE_E_INVALID, "%s: %s", place.text, why);
 }
 
-/* Is the stage's replica on the rank? */
+/* Whether the stage's replica lives on the rank. */
 static bool is_home(const counter *c, uint32_t rank, const opi_do *a) {
   const opi_problem *p = c->problem;
   return a->stage < p->n_stages && a->replica < p->n_replicas &&
@@ -88,7 +87,7 @@ static opipe_status count_item(const counter *c, uint32_t rank, uint32_t item) {
   }
 }
 
-/* Where some ranks step, all that compute do; where some stashes are freed, all are. */
+/* If some ranks step, all that compute must; if some stashes are freed, all must be. */
 static opipe_status check_all(const counter *c) {
   const opi_problem *p = c->problem;
   uint32_t with = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the stashes of every rank come to, in the order of its list, against its cap. */
+/* Adds up the stashes of every rank along its list and compares them with its cap. */
 #include "partition/schedule/proof.h"
 
 typedef struct keeper {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads orders. Everything is checked where it stands: a message names row, column and text.
+/* Reads orders. Everything is checked at its place: a message names row, column and text.
  *
- * Rows first become cells without edges; what the table is about (stages, places, micro-batches)
- * comes from the header, or is read off the cells; then messages find their edges.
- */
+ * Rows first become cells without edges. The table's problem (stages, places, micro-batches) comes
+ * from the header or is inferred from the cells; then messages find their edges. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +26,7 @@ typedef struct reader {
   uint32_t *row_first; /* [n_rows] */
   uint32_t n_rows, room_rows;
   bool headed;
-  opi_problem problem; /* from the header; 0: not said */
+  opi_problem problem; /* from the header; 0: not given */
   bool said_mode;
   opipe_error *err;
 } reader;
@@ -253,7 +252,7 @@ static opipe_status read_rank_line(reader *r, const char *at, const char *end, u
   return read_cells(r, at, end, ' ', row);
 }
 
-/* Where the last line that is not blank ends; *out_n: blank ones behind it. */
+/* The end of the last non-blank line; *out_n: blank lines after it. */
 static const char *end_of_rows(const char *text, size_t n, uint32_t *out_n) {
   const char *stop = text + n, *last = stop;
   *out_n = 0;
@@ -270,7 +269,7 @@ static const char *end_of_rows(const char *text, size_t n, uint32_t *out_n) {
   return newline + 1;
 }
 
-/* A blank line is an idle rank; at the end, only where the header counts it. */
+/* A blank line is an idle rank; at the end only if the header counts it. */
 static opipe_status read_lines(reader *r, const char *text, size_t n) {
   uint32_t n_blank = 0;
   const char *at = text, *stop = end_of_rows(text, n, &n_blank);
@@ -314,7 +313,7 @@ static const char *const json_keys[] = {
     "slices", "parts",   "mode",    "versions", "sync",    "place",    "edges",
     "shares", "lengths", "copies",  "tensor",   "sharded", "sequence", "scattered"};
 
-/* What nothing reads may be a key that was meant otherwise. */
+/* Refuses keys that nothing reads: they may be misspelt. */
 static opipe_status check_json_keys(reader *r, const json_t *root) {
   const char *key;
   json_t *value;
@@ -377,13 +376,13 @@ static opipe_status read_json(reader *r, const char *text, size_t n) {
   return status;
 }
 
-/* ---- what the table is about ---- */
+/* ---- the table's problem ---- */
 
 static uint32_t row_of(const reader *r, uint32_t item) {
   return r->sources[item].row;
 }
 
-/* Stages, micro-batches and places of a table without header. */
+/* Infers stages, micro-batches and places of a table without header. */
 static opipe_status infer(reader *r) {
   opi_problem *p = &r->problem;
   bool backward = false;
@@ -481,7 +480,8 @@ static opipe_status find_edges(reader *r) {
     const bool at_src = a->kind == OPI_DO_SEND_F || a->kind == OPI_DO_RECV_B;
     uint32_t other = r->sources[i].other;
     if (other == OPIPE_NONE)
-      other = at_src ? a->stage + 1 : a->stage - 1; /* stage 0 wraps: no such edge */
+      other = at_src ? a->stage + 1 : a->stage - 1; /* stage 0 wraps around: there is no such edge
+                                                     */
     a->edge = find_edge(&r->problem, at_src ? a->stage : other, at_src ? other : a->stage);
     if (a->edge != OPIPE_NONE)
       continue;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves receives towards their consumers. A receive that stands early holds memory, and under rules
- * that match in order it holds up what comes behind it; one that stands late delays nobody, since
- * the message has travelled meanwhile. `depth` computes of lead hide the posting itself.
+/* Moves receives towards their consumers. An early receive holds memory and, under rules that match
+ * in order, delays the ones after it; a late one delays nobody, since the message has travelled
+ * meanwhile. `depth` computes of lead hide the posting itself.
  *
- * Between two ranks the lower one never moves a receive behind its own send to the other: of two
- * neighbours one sends first and one receives first, also where both ends stand still to meet.
- */
+ * Between two ranks, the lower never moves a receive after its own send to the other: of two
+ * neighbours one sends first and one receives first, even if both block to meet. */
 #include <string.h>
 
 #include "partition/schedule/passes.h"
@@ -13,8 +12,8 @@
 typedef struct deferrer {
   const opi_problem *problem;
   uint32_t depth;
-  uint32_t *waiting; /* [n] items that are held back, in order */
-  uint32_t *target;  /* [n] compute (counted on the rank) before which it must stand */
+  uint32_t *waiting; /* [n] held-back items, in order */
+  uint32_t *target;  /* [n] compute (counted on the rank) before which the item must stand */
   uint32_t n_waiting;
   opi_arena arena;
 } deferrer;
@@ -36,7 +35,8 @@ static bool consumes(const opi_do *compute, const opi_do *receive) {
          compute->slice == receive->slice && compute->part == receive->part;
 }
 
-/* Releases what must stand before compute `next`, or comes from `peer` (OPIPE_NONE: of nobody). */
+/* Releases receives that must stand before compute `next`, or come from `peer` (OPIPE_NONE: none).
+ */
 static opipe_status release(deferrer *d, const opi_do_list *list, uint32_t next, uint32_t peer,
                             opi_do_list *out, opipe_error *err) {
   uint32_t kept = 0;
@@ -54,7 +54,7 @@ static opipe_status release(deferrer *d, const opi_do_list *list, uint32_t next,
 }
 
 /* The compute (counted on the rank) that reads what `item` receives; a container counts as its
- * first. OPIPE_NONE: none behind it. */
+ * first. OPIPE_NONE: none after the item. */
 static uint32_t consumer_of(const opi_do_list *list, uint32_t rank, uint32_t item,
                             uint32_t n_computes) {
   bool paired = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of one request, as often as a stream has requests. */
+/* Repeats the order of one request for every request of a stream. */
 #include "partition/schedule/order.h"
 #include "partition/schedule/passes.h"
 
@@ -25,7 +25,7 @@ opipe_status opi_order_repeat(const opi_order *order, uint32_t n, const opipe_al
   opi_problem problem = order->problem;
   opi_do_list *list = NULL;
   repeater r = {n, problem.n_microbatches};
-  /* with more micro-batches than a number holds, the list is refused by its size */
+  /* If the product of micro-batches overflows, the list is refused by its size. */
   OPI_TRY(opi_each_rank(order->list, repeat_rank, &r, (uint64_t)order->list->n_items * n, allocator,
                         &list, err));
   problem.n_microbatches *= n;

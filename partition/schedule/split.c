@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole backwards into their two halves, and halves that stand side by side into one; forwards once
- * more. */
+/* Splits whole backwards into halves, merges adjacent halves, and repeats forwards. */
 #include "partition/schedule/passes.h"
 
 static bool same_unit(const opi_do *a, const opi_do *b) {
@@ -14,7 +13,7 @@ static opipe_status split_item(opi_do_list *out, opi_do item, opipe_error *err) 
   opi_do input = item, weight = item;
   input.kind = OPI_DO_I;
   weight.kind = OPI_DO_W;
-  /* Of a pair, the weights follow the one that comes second. */
+  /* In a pair, W follows the second action. */
   weight.flags = 0;
   OPI_TRY(opi_do_list_add(out, input, err));
   return (item.flags & OPIPE_ACTION_OVERLAP_NEXT) != 0 ? OPIPE_OK

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank keeps between forwards and backwards, along its list. */
+/* A rank's stash between forwards and backwards, along its list. */
 #include "partition/schedule/passes.h"
 
 bool opi_each_stash(const opi_problem *p, const opi_do_list *list, uint32_t rank, opi_stash_fn fn,
@@ -7,7 +7,7 @@ bool opi_each_stash(const opi_problem *p, const opi_do_list *list, uint32_t rank
   const uint32_t first = list->rank_first[rank], end = list->rank_first[rank + 1];
   const int32_t all = (int32_t)p->n_parts;
   uint32_t last = first; /* the compute before */
-  uint32_t left = first; /* what was offloaded in front of it has left */
+  uint32_t left = first; /* stashes offloaded in front of it have left */
   bool more = true;
   for (uint32_t i = first; more && i < end && p->mode != OPIPE_MODE_FORWARD; ++i) {
     const uint32_t kind = list->items[i].kind;

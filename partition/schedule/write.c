@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders as text, CSV and JSON. The same order gives the same bytes. */
+/* Writes orders as text, CSV and JSON. Equal orders give equal bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,13 +29,13 @@ static bool is_chain(const opi_problem *p) {
   return chain;
 }
 
-/* What is blank at the end is no row. */
+/* A blank end would be read as no row. */
 static bool ends_blank(const opi_do_list *list) {
   const uint32_t first = list->rank_first[list->n_ranks - 1], end = list->rank_first[list->n_ranks];
   return first == end || (first + 1 == end && list->items[first].kind == OPI_DO_IDLE);
 }
 
-/* Would a reader find the same stages, places, micro-batches and mode in the cells? */
+/* Whether a reader would infer the same stages, places, micro-batches and mode from the cells. */
 static bool shows_itself(const opi_order *order) {
   const opi_problem *p = &order->problem;
   const opi_do_list *list = order->list;
@@ -64,7 +64,7 @@ static bool has_groups(const opi_problem *p) {
   return p->n_copies > 1 || p->n_tensor > 1 || p->sharded || p->sequence || p->scattered;
 }
 
-/* Can a table without header say all of it? */
+/* Whether a table without header can express the whole order. */
 static bool is_plain(const opi_order *order) {
   const opi_problem *p = &order->problem;
   return !has_groups(p) && p->n_replicas == 1 && p->n_slices == 1 && p->n_parts == 1 &&
@@ -90,7 +90,7 @@ static void put_edges(opi_text *text, const opi_problem *p) {
     opi_text_printf(text, "%s%u>%u", e == 0 ? "" : ",", p->edges[e].src, p->edges[e].dst);
 }
 
-/* Of the header, before what follows it. */
+/* Appends the groups' keys to the header. */
 static void put_groups(opi_text *text, const opi_problem *p, bool json) {
   const struct {
     const char *key;

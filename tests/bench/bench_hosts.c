@@ -5,6 +5,8 @@
  *   bench_hosts call RUNTIME ADAPTER LIBRARY MODEL BATCH SEQ ROUNDS
  *       medians of a call, in turns: through the adapter, through the library alone, by ONNX
  *       Runtime's own provider; a line of JSON a round
+ *   bench_hosts turns LIBRARY MODEL BATCH SEQ
+ *       for every line of standard input, the median of calls of the library alone, in microseconds
  *   bench_hosts peak alone LIBRARY MODEL BATCH SEQ
  *   bench_hosts peak inside|as_it_is RUNTIME ADAPTER MODEL BATCH SEQ
  *   bench_hosts peak own RUNTIME MODEL BATCH SEQ
@@ -18,6 +20,7 @@
 #include "tests/plugins/host-onnxruntime/application.h"
 
 enum { RUNS_MOST = 4000 };
+static uint64_t turn_ns = 400000000u; /* of calls, whose median is one figure */
 static const char *const one_thread[][2] = {{"stages", "1"}, {"threads", "1"}};
 
 typedef struct request {
@@ -121,7 +124,9 @@ static void run_alone(void *ctx, const request *r) {
   (void)r;
   params.inputs = &a->in, params.n_inputs = 1;
   params.outputs = &a->out, params.n_outputs = 1;
-  need(a->api->session_submit(a->session, &params, &sent, &err), "submit");
+  need(a->api->session_submit_wait(a->session, OPIPE_START_REQUEST, &params, UINT64_MAX, &sent,
+                                   &err),
+       "submit");
   need(a->api->request_wait(sent, UINT64_MAX, &err), "wait");
   a->api->request_release(sent);
 }
@@ -162,12 +167,12 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Median microseconds of a call, of so many as take about 0.4 s. */
+/* Median microseconds of a call, of so many as take so long. */
 static double turn(void (*run)(void *, const request *), void *ctx, const request *r) {
   static uint64_t times[RUNS_MOST];
   size_t n = 0;
   run(ctx, r);
-  for (const uint64_t end = now_ns() + 400000000u; n < RUNS_MOST && now_ns() < end; ++n) {
+  for (const uint64_t end = now_ns() + turn_ns; n < RUNS_MOST && now_ns() < end; ++n) {
     const uint64_t start = now_ns();
     run(ctx, r);
     times[n] = now_ns() - start;
@@ -199,6 +204,17 @@ static void measure_calls(char **names, const request *r, long rounds) {
   }
 }
 
+static void measure_turns(const char *library, const char *path, const request *r) {
+  alone *bare = open_alone(library, path, r);
+  turn_ns = 100000000u; /* as python.py's */
+  for (int c = getchar(); c != EOF; c = getchar()) {
+    if (c == '\n') {
+      printf("%.2f\n", turn(run_alone, bare, r));
+      (void)fflush(stdout);
+    }
+  }
+}
+
 /* ---- memory ---- */
 
 static long peak_kib(void) {
@@ -222,15 +238,17 @@ static void measure_peak(void (*run)(void *, const request *), void *ctx, const 
 
 int main(int argc, char **argv) {
   request r = {.ids = NULL};
-  if (argc < 7)
-    fail("usage", "bench_hosts call|peak ..., see its source");
+  if (argc < 6)
+    fail("usage", "bench_hosts call|turns|peak ..., see its source");
   if (strcmp(argv[1], "call") == 0 && argc == 9) {
     r = make_request(argv[6], argv[7]);
     measure_calls(argv + 2, &r, strtol(argv[8], NULL, 10));
     return 0;
   }
   r = make_request(argv[argc - 2], argv[argc - 1]);
-  if (strcmp(argv[2], "alone") == 0) {
+  if (strcmp(argv[1], "turns") == 0 && argc == 6) {
+    measure_turns(argv[2], argv[3], &r);
+  } else if (strcmp(argv[2], "alone") == 0) {
     measure_peak(run_alone, open_alone(argv[3], argv[4], &r), &r);
   } else if (argc == 8) {
     measure_peak(run_inside,

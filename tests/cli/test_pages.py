@@ -8,9 +8,10 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 import small
-from command import BUILD, DONE, USAGE, run
+from command import BUILD, DONE, SOURCE, USAGE, run
 from test_train_safety import wrong
 
 SHARE = os.path.join(BUILD, "share")
@@ -112,6 +113,22 @@ def manual(count, _):
         count.check(page, f"lacks {lacking}" if lacking else None)
 
 
+def reference(count, _):
+    """The page of the guide is of this command."""
+    script = os.path.join(SOURCE, "abi", "cli", "reference.py")
+    environment = {name: value for name, value in os.environ.items() if name != "OPIPE_PLUGIN_PATH"}
+    made = subprocess.run([sys.executable, "-B", script, os.path.join(BUILD, "bin", "onnx-pipe")], capture_output=True, text=True, check=False, timeout=50,
+                          env=environment)
+    with open(os.path.join(SOURCE, "abi", "guide", "command-reference.md"), encoding="utf-8") as file:
+        page = file.read()
+    same = made.returncode == 0 and made.stdout == page
+    count.check("command-reference.md", None if same else f"is not what abi/cli/reference.py writes: {made.stderr}")
+    for command in COMMANDS:
+        part = page.partition(f"\n## {command}\n")[2].partition("\n## ")[0]
+        lacking = [name for _, name in options(command) if not re.search(rf"\| `(-\w, )?--{name}[`\[ ]", part)]
+        count.check(f"command-reference.md: {command}", f"lacks {lacking}" if lacking else None)
+
+
 def asked(count, _):
     count.check("another shell", wrong(run("completion", "zhs"), USAGE, "did you mean 'zsh'?"))
     count.check("another page", wrong(run("manual", "frob"), USAGE, "there is no command 'frob'"))
@@ -125,4 +142,4 @@ def asked(count, _):
 
 
 if __name__ == "__main__":
-    raise SystemExit(small.check(groups, bash, shells, manual, asked))
+    raise SystemExit(small.check(groups, bash, shells, manual, reference, asked))

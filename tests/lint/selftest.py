@@ -25,6 +25,12 @@ STYLED = ("int i(int x, int *y) {\n  for (int k = 0; k < x; ++k) {\n    if (y[k+
 FAULTY = {
     "banned": ({"loader/wire/a.c": SPDX + "void f(char *p) { sprintf(p, \"x\"); free(p); abort(); pthread_create(p); }\n"},
                ["sprintf", "free", "abort", "opipe_thread_create"]),
+    "commands": ({"README.md": "```\ncc -c a.c\n```\n```bash\nls\n```\n```sh\n./dev fly  # see ./dev build\n```\n",
+                  "abi/guide/x.md": "```\nbin/onnx-pipe run model.onnx\n  $ ls\nonnx-pipe: run: no model\n```\n",
+                  "dev": "verb=$1\ncase $verb in\n  build) verb_build ;;\n  asan | tsan) verb_sanitizer ;;\nesac\n",
+                  "tests/install/pages.txt": "# x\nnot README.md \"./dev\" it flies\nnot README.md \"./dev\"\nfull README.md \"ls\" gone\n"},
+                 ["README.md:2: a command in a block that is not labelled sh", "README.md:4: a block labelled bash", "README.md:8: ./dev fly",
+                  "x.md:2: a command in a block", "x.md:3: a command", "pages.txt:3: not HOW PAGE", "README.md has no command that begins with ls"]),
     "heads": ({"loader/a.c": "int x;\n", "loader/b.c": "/* SPDX-License-Identifier: Apache-2.0 */\nint y;\n"},
               ["loader/a.c:1", "loader/b.c:2"]),
     "includes": ({"loader/a.c": SPDX + '#include "partition/plan/plan.h"\n', "partition/plan/plan.h": SPDX,

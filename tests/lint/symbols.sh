@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the built library, and every built plugin, exports: exactly the names in tests/abi/symbols.txt.
+# The built library, and every built plugin, exports exactly the names in tests/abi/symbols.txt. Debian's file of symbols has those of
+# the library, with its version: the table behind them grows with each minor of the ABI.
 set -eu
 cd "$(dirname "$0")/../.."
 build=${OPIPE_BUILD_DIR:-build/dev}
@@ -31,6 +32,15 @@ fi
 soname=$(readelf -d "$build/lib/libonnxpipe.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 if [ "$soname" != libonnxpipe.so.1 ]; then
   echo "the library's SONAME is $soname, wanted libonnxpipe.so.1"
+  status=1
+fi
+packaged=abi/debian/libonnxpipe1.symbols
+version=$(sed -n 's/^#define OPIPE_VERSION "\(.*\)"/\1/p' abi/include/opipe/abi.h)
+found=$(nm -D --defined-only --with-symbol-versions --format=posix "$build/lib/libonnxpipe.so" |
+  awk -v version="$version" '{ name = $1; sub(/@@/, "@", name); print " " ($2 == "A" ? name "@" name : name) " " version }' | sort)
+wanted=$(sed 1d "$packaged" | sort)
+if [ "$(head -n 1 "$packaged")" != "$soname libonnxpipe1 #MINVER#" ] || [ "$wanted" != "$found" ]; then
+  printf '%s has:\n%s\nthe library exports:\n%s\n' "$packaged" "$wanted" "$found"
   status=1
 fi
 if ! readelf -d "$build/lib/libonnxpipe.so" | grep -q NODELETE; then

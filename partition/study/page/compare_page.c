@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's file holds its records as lines of an order: with a header in front of them they are
- * read as one, and timed by what the file says of stages. */
+/* A plan's file holds its records as lines of an order: with a header in front they are read as an
+ * order, timed by the file's stage times. */
 #include "partition/study/page/compare_page.h"
 
 #include <string.h>
@@ -16,14 +16,14 @@ typedef struct side {
   opi_arena arena;
   opi_order *order; /* NULL: a strategy */
   opi_costs costs;
-  opi_plan_cuts cuts; /* the order's edges, where they are known */
+  opi_plan_cuts cuts; /* the order's edges, if known */
   opi_page_kept kept;
-  bool has_kept; /* the file says bytes of stages and ranks */
+  bool has_kept; /* the file has bytes of stages and ranks */
 } side;
 
 /* ---- the order ---- */
 
-/* What a plan of one replica says nowhere is 1, or where its stages are. */
+/* A count that a plan of one replica leaves out is 1, or follows from the stages' ranks. */
 static json_int_t count_of(const json_t *training, const json_t *replicas, const char *name) {
   const json_t *value = json_object_get(training == NULL ? replicas : training, name);
   return json_is_integer(value) ? json_integer_value(value) : 1;
@@ -46,7 +46,7 @@ static void put_list(opi_text *to, const char *name, const json_t *values) {
   opi_text_puts(to, "\n");
 }
 
-/* Where a plan without replicas has its stages. */
+/* Writes the ranks of the stages of a plan without replicas. */
 static void put_places(opi_text *to, const json_t *stages) {
   size_t i = 0;
   json_t *stage = NULL;
@@ -58,7 +58,7 @@ static void put_places(opi_text *to, const json_t *stages) {
   opi_text_puts(to, "\n");
 }
 
-/* The stages that read of each other: of files that do not say it, those of a chain. */
+/* Stages that read from each other; a chain if the file does not say. */
 static void put_edges(opi_text *to, const opi_plan_cuts *cuts) {
   if (!cuts->known)
     return;
@@ -124,8 +124,8 @@ static opipe_status read_times(side *s, const json_t *values, const char *member
   return OPIPE_OK;
 }
 
-/* Messages, of which the largest between two stages is the last to come; of files that do not say
- * their bytes, the link's latency alone. */
+/* Reads messages; between two stages the largest arrives last. Files without bytes of messages give
+ * the link's latency alone. */
 static opipe_status read_messages(side *s, const json_t *link, opipe_error *err) {
   const json_t *latency = json_object_get(link, "latency_ns");
   const double rate = json_number_value(json_object_get(link, "bytes_per_ns"));
@@ -158,7 +158,7 @@ static opipe_status read_costs(side *s, opipe_error *err) {
 
 /* ---- its bytes ---- */
 
-/* A number of every element; false: one has none. */
+/* Reads a number of every element; false: one has none. */
 static bool read_numbers(const json_t *array, const char *name, uint32_t n, double *out) {
   bool all = json_array_size(array) == n;
   for (uint32_t i = 0; all && i < n; ++i) {
@@ -169,8 +169,8 @@ static bool read_numbers(const json_t *array, const char *name, uint32_t n, doub
   return all;
 }
 
-/* Of a rank's bytes, those that are not kept from forward to backward are always there. A plan for
- * inference keeps nothing else. */
+/* Bytes of a rank that are not kept from forward to backward are always there. A plan for inference
+ * keeps nothing else. */
 static opipe_status read_kept(side *s, opipe_error *err) {
   const uint32_t n = s->order->problem.n_stages, n_ranks = s->order->problem.n_ranks;
   const json_t *memory = json_object_get(s->root, "memory");

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two plans beside each other. */
+/* Two plans side by side. */
 #ifndef OPI_COMPARE_PAGE_H
 #define OPI_COMPARE_PAGE_H
 
 #include "partition/study/layers/compare.h"
 
-/* A page: what differs, and a track for each that is a plan (a strategy's file holds no order): its
- * records by the times of its stages, messages by its link and what the file says of their bytes.
- * Errors: as
+/* A page of the differences, with a track for each plan (a strategy's file holds no order): its
+ * records by the times of its stages, messages by its link and the bytes in the file. Errors: as
  * opi_plans_compare; INVALID, records that are no order. */
 opipe_status opi_plans_page(const opi_plan_text texts[2], const opipe_allocator *allocator,
                             opipe_write_fn write, void *ctx, opipe_error *err);

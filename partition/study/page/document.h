@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The document around the data, made of web/ when this is built (abi/cmake/page.cmake). */
+/* The document around the data, generated from web/ by the build (abi/cmake/page.cmake). */
 #ifndef OPI_PAGE_DOCUMENT_H
 #define OPI_PAGE_DOCUMENT_H
 

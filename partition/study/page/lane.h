@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's time as spans: programs, and between them what it stood still for. */
+/* A rank's time as spans: programs, and the causes of idle time between them. */
 #ifndef OPI_LANE_H
 #define OPI_LANE_H
 
@@ -11,22 +11,22 @@ opi_page_span opi_lane_span(const opi_do *action, uint32_t kind, double start, d
 /* OPI_SPAN_* of a compute, by its OPI_DO_*. */
 uint32_t opi_lane_pass(uint32_t kind);
 
-/* Time that a rank stood still until a message came: until it was `made` its sender is waited for
- * (kind: OPI_SPAN_WAIT_*), then the link. */
+/* Time that a rank waited for a message: for the sender until it was `made` (kind:
+ * OPI_SPAN_WAIT_*), then for the link. */
 void opi_lane_wait(opi_page *page, const opi_do *action, uint32_t kind, double made, double start,
                    double end);
 
-/* A rank on its way through its list. */
+/* A rank's progress through its list. */
 typedef struct opi_lane_cursor {
   opi_page *page;
-  double at;  /* until when its time has been told */
-  bool began; /* it has had its first program; before that all of it is one gap */
+  double at;  /* end of the spans so far */
+  bool began; /* its first program has run; the time before that is one gap */
 } opi_lane_cursor;
 
-/* What lies between `at` and `start` without a cause of its own. */
+/* Adds the time from `at` to `start`, which has no cause of its own. */
 void opi_lane_rest(opi_lane_cursor *lane, double start);
 void opi_lane_program(opi_lane_cursor *lane, const opi_page_span *program);
-/* Behind the last program. */
+/* Adds the time after the last program. */
 void opi_lane_end(const opi_lane_cursor *lane, double end);
 
 #endif /* OPI_LANE_H */

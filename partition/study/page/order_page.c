@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orders without links: what a compute reads from another rank comes a delay after it was made, so
- * that waits follow from when that was. */
+/* Orders without links: a compute's input from another rank arrives a delay after it was made,
+ * which determines the waits. */
 #include <math.h>
 
 #include "partition/schedule/passes.h"
@@ -10,13 +10,14 @@
 typedef struct timed {
   opi_page *page;
   const opi_problem *problem;
-  const opi_do_list *list; /* unrolled where it repeats */
+  const opi_do_list *list; /* unrolled if it repeats */
   const uint32_t *step;    /* [items] mini-batch; NULL: one */
   uint32_t n_steps;
   const opi_page_kept *kept; /* NULL: activations are counted */
   opi_timeline line;
   opi_index index;
-  uint32_t *maker; /* [steps * units * OPI_PHASES] item that makes what others read; OPIPE_NONE */
+  uint32_t *maker; /* [steps * units * OPI_PHASES] item that makes the phase for its readers;
+                      OPIPE_NONE */
 } timed;
 
 static uint64_t place_of(const timed *t, uint32_t item, uint32_t stage, uint32_t replica,
@@ -45,7 +46,7 @@ static opipe_status find_makers(timed *t, opi_arena *arena, opipe_error *err) {
 
 /* ---- waits ---- */
 
-/* The last thing from another rank that a compute reads. */
+/* The latest input of a compute from another rank. */
 typedef struct question {
   const timed *t;
   uint32_t item;
@@ -85,7 +86,7 @@ static double share_of(const opi_problem *p, const opi_do *a) {
   return part / shares;
 }
 
-/* What a rank keeps, in bytes or in activations of stages. */
+/* Sets the rank's stash, in bytes or in stage activations. */
 static void set_kept(const timed *t, const opi_do *a, opi_page_span *io_span) {
   const opi_problem *p = t->problem;
   const double one = t->kept == NULL ? 1 : t->kept->stash[a->stage];
@@ -114,7 +115,7 @@ static void add_rank(const timed *t, uint32_t rank) {
 
 /* ---- all of it ---- */
 
-/* The end of the mini-batch in the middle: a period begins there. */
+/* The end of the mini-batch in the middle, where the period begins. */
 static double middle_of(const timed *t) {
   double end = 0;
   for (uint32_t i = 0; i < t->list->n_items; ++i) {

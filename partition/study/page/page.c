@@ -163,7 +163,7 @@ void opi_page_add_track(opi_page *page, const opi_page_track *track) {
 
 /* ---- spans ---- */
 
-/* What is looked for is mostly what comes behind the last. */
+/* Searches from after the last hit: spans repeat in order. */
 static opi_page_class *class_of(opi_page *page, const opi_page_span *span) {
   opi_page_span key = *span;
   key.microbatch = 0;
@@ -238,7 +238,7 @@ opipe_status opi_page_add_json(opi_page *page, const char *name, const void *jso
   return OPIPE_OK;
 }
 
-/* JSON has '<' in strings alone. */
+/* In JSON, '<' occurs in strings only. */
 static opipe_status write_data(const opi_text *data, opipe_write_fn write, void *ctx) {
   const char *at = data->data, *end = at + data->n;
   opipe_status status = OPIPE_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan decided, as JSON for a page; its devices and link as a cluster. */
+/* A plan's decision as JSON for a page; its devices and link as a cluster. */
 #include "partition/study/page/plan_page.h"
 
 #include <inttypes.h>

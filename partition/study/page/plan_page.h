@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan decided, and plans on the devices and the link that they say themselves. */
+/* A plan's decision as JSON, and a plan on its own devices and link. */
 #ifndef OPI_PLAN_PAGE_H
 #define OPI_PLAN_PAGE_H
 
@@ -7,12 +7,12 @@
 #include "partition/study/cluster/cluster.h"
 #include "partition/study/page/page.h"
 
-/* As JSON: schedule, stages (ranks, nodes, times, what is kept), tensors of the cut, ranks (device,
+/* Writes JSON: schedule, stages (ranks, nodes, times, stashes), tensors of the cut, ranks (device,
  * bytes by category, cap), predicted times. */
 void opi_page_describe_plan(const opi_plan *plan, opi_text *out_json);
 
-/* A cluster of a device for each rank and the plan's own link, which nobody shares. In `arena`.
- * Errors: NOMEM. */
+/* Makes a cluster of one device per rank and the plan's own link, which is not shared. Allocates in
+ * `arena`. Errors: NOMEM. */
 opipe_status opi_plan_cluster(const opi_plan *plan, opi_arena *arena, opi_cluster *out_cluster,
                               opipe_error *err);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what was played to lanes. A rank's time is cut, without rest, into its programs and what it
- * stood still for: an operation that takes time and is no program is one cause, but a wait for a
+/* From a play to lanes. A rank's time is divided without gaps into its programs and the causes of
+ * its idle time. An operation that takes time and is no program is one cause, except a wait for a
  * message, whose sender may have had to make it first. */
 #include "partition/study/page/play_page.h"
 
@@ -29,9 +29,9 @@ static opi_page_span program(const drawer *d, const opi_play_op *op, double star
   return span;
 }
 
-/* ---- what a rank stands still for ---- */
+/* ---- causes of idle time ---- */
 
-/* A barrier moves nothing: the rank has come to the end of its mini-batch. */
+/* A barrier moves nothing: the rank has reached the end of its mini-batch. */
 static uint32_t cause_of_sum(const opi_play *play, uint32_t collective) {
   const opi_play_group *g = &play->groups[play->collective_group[collective]];
   if (g->op == OPI_STASH_OUT || g->op == OPI_STASH_IN)
@@ -42,7 +42,7 @@ static uint32_t cause_of_sum(const opi_play *play, uint32_t collective) {
                                       : OPI_SPAN_REDUCE;
 }
 
-/* Until the message was sent its sender is waited for. */
+/* Until the message was sent, the rank waits for its sender. */
 static void add_wait(const drawer *d, const opi_play_op *op, uint32_t class, double start,
                      double end) {
   opi_lane_wait(d->page, &d->played->list->items[op->item],
@@ -50,7 +50,7 @@ static void add_wait(const drawer *d, const opi_play_op *op, uint32_t class, dou
                 d->played->result.sent_at[(size_t)op->index * d->n + class], start, end);
 }
 
-/* began: the rank has had its first program; before that all of it is one gap. */
+/* began: the rank's first program has run; the time before that is one gap. */
 static void add_other(const drawer *d, const opi_play_op *op, uint32_t class, double start,
                       double end, bool began) {
   const opi_do *a = &d->played->list->items[op->item];
@@ -112,7 +112,7 @@ static opi_page_lane lane_of(const drawer *d, uint32_t rank) {
 
 /* ---- links ---- */
 
-/* One message, as its sender's list has it. */
+/* One message in its sender's list. */
 typedef struct sent {
   double began;
   uint32_t message, item;
@@ -127,7 +127,7 @@ static uint32_t receiver_of(const opi_play *play, const opi_play_op *op) {
   return play->streams[play->message_stream[op->index]].dst;
 }
 
-/* messages [n] of one pair of ranks, of the first class of copies. */
+/* messages [n] of one pair of ranks, for the first class of copies. */
 static void add_link(const drawer *d, uint32_t src, uint32_t dst, const sent *messages,
                      uint32_t n) {
   const opi_play *play = &d->played->play;
@@ -162,7 +162,7 @@ static opipe_status add_links_of(const drawer *d, uint32_t list, uint32_t *ends,
     if (play->ops[i].kind == OPI_PLAY_SEND)
       ++ends[receiver_of(play, &play->ops[i])];
   }
-  for (uint32_t dst = 0; dst < play->n_lists; ++dst) { /* where its messages begin */
+  for (uint32_t dst = 0; dst < play->n_lists; ++dst) { /* the start of its messages */
     const uint32_t own = ends[dst];
     ends[dst] = n;
     n += own;

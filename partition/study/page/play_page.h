@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was played or timed, as tracks of a page. */
+/* Plays and timed orders as tracks of a page. */
 #ifndef OPI_PLAY_PAGE_H
 #define OPI_PLAY_PAGE_H
 
@@ -8,21 +8,21 @@
 #include "partition/study/simulate/order_play.h"
 #include "partition/study/simulate/report.h"
 
-/* A lane for each played rank, with what its programs keep and what it stood still for; one for
- * each pair of ranks between which messages went. Its figures are opi_play_describe's. Of a
- * double-buffered order the causes are those of a period in the middle. Errors: NOMEM. */
+/* Adds a lane for each played rank, with the stashes of its programs and its idle time, and one for
+ * each pair of ranks that exchanged messages. Figures are opi_play_describe's. A double-buffered
+ * order shows the causes of a period in the middle. Errors: NOMEM. */
 opipe_status opi_page_add_play(opi_page *page, const char *name, const opi_problem *problem,
                                const opi_order_played *played, const opi_play_report *report,
                                opi_arena *arena, opipe_error *err);
 
 /* Bytes of an order's stages and ranks. */
 typedef struct opi_page_kept {
-  const double *stash;       /* [n_stages] from a forward to its backward, of a micro-batch */
+  const double *stash;       /* [n_stages] per micro-batch, from its forward to its backward */
   const double *fixed, *cap; /* [n_ranks] always kept; 0: no cap */
 } opi_page_kept;
 
-/* The same of an order without links: costs per stage, a delay `comm` of messages. kept NULL: what
- * is kept is counted in stage activations. figures: JSON; step: of a mini-batch. Errors: as
+/* The same for an order without links: costs per stage, a delay `comm` of messages. kept NULL:
+ * stashes are counted in stage activations. figures: JSON; step: of a mini-batch. Errors: as
  * opi_timeline_build. */
 opipe_status opi_page_add_order(opi_page *page, const char *name, const opi_problem *problem,
                                 const opi_do_list *list, const opi_costs *costs,

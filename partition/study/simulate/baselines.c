@@ -68,7 +68,7 @@ static opipe_status make(opi_problem *problem, fill_fn fill, const opipe_allocat
   if (status == OPIPE_OK) {
     opi_do_list_rank(list, n);
     status = opi_order_make(problem, list, allocator, out_order, err);
-    list = NULL; /* it has it, also on failure */
+    list = NULL; /* the order has taken it, even on failure */
   }
   opi_do_list_free(list);
   opi_arena_release(&arena);

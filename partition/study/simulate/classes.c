@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds of colouring: a copy's colour comes from the colours of the ports that its streams and
- * groups pass and of the copies that its collectives join it with; a port's from those of the
- * copies that pass it. It ends when no class falls apart any more.
- */
+/* Rounds of colouring. A copy's colour is a hash of the colours of the ports that its streams and
+ * groups pass and of the copies that its collectives join it with; a port's colour, of the copies
+ * that pass it. Ends when no class splits any more. */
 #include "partition/study/simulate/classes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What one group of copies moves through one port by a collective. */
+/* Load of one group of copies on one port by a collective. */
 typedef struct usage {
   uint32_t port;
   double n_bytes;
@@ -23,9 +22,9 @@ typedef struct colouring {
   uint64_t *next_copy, *next_port;
   uint64_t *sorted; /* [the larger of both] */
   usage *usages;
-  uint32_t *usage_first; /* [n_groups * n_copies + 1]: of group g, copy c (the lowest of those that
-                            it joins, none of the others) */
-  double *group_ns;      /* [n_groups] all of a kind at once */
+  uint32_t *usage_first; /* [n_groups * n_copies + 1]: of group g, copy c (the lowest of the copies
+                            it joins; the others have none) */
+  double *group_ns;      /* [n_groups] the collectives of one kind together */
   uint32_t n_usages, room_usages;
   opipe_error *err;
 } colouring;
@@ -47,7 +46,7 @@ static uint32_t device_of(const colouring *c, uint32_t list, uint32_t copy) {
   return c->play->device[(size_t)list * c->n_copies + copy];
 }
 
-/* The copies that a group joins with `copy`: every `*out_step`-th from the first on. */
+/* The copies that a group joins with `copy`: every `*out_step`-th, starting with the first. */
 static uint32_t joined_by(const opi_play *p, uint32_t kind, uint32_t copy, uint32_t *out_step,
                           uint32_t *out_n) {
   const uint32_t tensor = copy % p->n_tensor, data = copy / p->n_tensor;
@@ -61,8 +60,8 @@ static uint32_t kind_of(const opi_play_group *g) {
   return (g->over_tensor ? 1u : 0u) + (g->over_data ? 2u : 0u);
 }
 
-/* Passes the ports of a stream of one copy: out of src, into dst; a port inwards is n_ports / 2 on.
- * Returns how many. */
+/* Lists the ports that one copy's stream passes: out of src, into dst; inward ports start at
+ * n_ports / 2. Returns how many. */
 static uint32_t path_of(const colouring *c, uint32_t stream, uint32_t copy, uint32_t *out_ports) {
   const opi_play_stream *s = &c->play->streams[stream];
   uint32_t n_out = 0;
@@ -73,7 +72,7 @@ static uint32_t path_of(const colouring *c, uint32_t stream, uint32_t copy, uint
   return n;
 }
 
-/* ---- what collectives move ---- */
+/* ---- loads of collectives ---- */
 
 static opipe_status add_usage(colouring *c, uint32_t port, double n_bytes) {
   if (!opi_arena_grow(c->arena, (void **)&c->usages, &c->room_usages, c->n_usages + 1,
@@ -83,7 +82,7 @@ static opipe_status add_usage(colouring *c, uint32_t port, double n_bytes) {
   return OPIPE_OK;
 }
 
-/* The devices of a group's collective, into `out`. Returns how many. */
+/* Lists the devices of a group's collective in `out`. Returns how many. */
 static uint32_t members_of(const colouring *c, const opi_play_group *g, uint32_t copy,
                            uint32_t *out) {
   uint32_t step = 0, n_joined = 0, n = 0;
@@ -95,7 +94,7 @@ static uint32_t members_of(const colouring *c, const opi_play_group *g, uint32_t
   return n;
 }
 
-/* A copy to a host, or from it: as long as that of the slowest copy of the list. */
+/* A copy to or from a host takes as long as that of the slowest copy of the list. */
 static opipe_status use_host(colouring *c, uint32_t group) {
   const opi_play *p = c->play;
   const opi_play_group *g = &p->groups[group];
@@ -122,7 +121,7 @@ static opipe_status use_group(colouring *c, uint32_t group, uint32_t *devices, d
   const opi_play_group *g = &p->groups[group];
   if (g->op >= OPI_OPS)
     return use_host(c, group);
-  if (g->times == 0) { /* a barrier: nothing travels */
+  if (g->times == 0) { /* a barrier moves nothing */
     for (uint32_t copy = 0; copy < c->n_copies; ++copy)
       c->usage_first[group * c->n_copies + copy] = c->n_usages;
     return OPIPE_OK;
@@ -292,8 +291,8 @@ static opipe_status number_classes(const colouring *c) {
 
 typedef struct flows {
   const colouring *c;
-  uint32_t *same;  /* [n_ports] ports of this port's colour */
-  uint32_t *first; /* [n_ports] the lowest of them, which stands for all */
+  uint32_t *same;  /* [n_ports] number of ports of this port's colour */
+  uint32_t *first; /* [n_ports] the lowest of them, which represents all */
   uint32_t n_uses, room_uses;
 } flows;
 
@@ -388,7 +387,7 @@ static opipe_status make_stream(flows *f, uint32_t stream, uint32_t class_, opi_
   return add_use(f, flow, rank_port(c, s->dst, class_, true), 1);
 }
 
-/* Of the copies that it joins the lowest is told by its class. */
+/* The lowest of the joined copies makes the flow, for its class. */
 static opipe_status make_group(flows *f, uint32_t group, uint32_t class_, opi_play_flow *flow) {
   const colouring *c = f->c;
   const opi_play *p = c->play;
@@ -401,7 +400,7 @@ static opipe_status make_group(flows *f, uint32_t group, uint32_t class_, opi_pl
                    1);
   }
   if (c->out->joined[kind * n_classes + class_] != class_)
-    return OPIPE_OK; /* it is that of another class */
+    return OPIPE_OK; /* another class makes it */
   const uint32_t first = joined_by(p, kind, c->out->first_copy[class_], &step, &n_joined);
   for (uint32_t copy = 0; copy < c->n_copies; ++copy) {
     uint32_t s = 0, n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ports: a flow is as slow as the tightest of those that it passes; where flows come or go, those
- * beside them are timed anew. */
+/* Ports: a flow is as slow as the tightest port it passes. When flows start or end, those that
+ * share a port are timed anew. */
 #include "partition/study/simulate/flows.h"
 
 opipe_status opi_flows_open(const opi_play_classes *classes, uint32_t n_flows, opi_clock *clock,
@@ -20,8 +20,8 @@ opipe_status opi_flows_open(const opi_play_classes *classes, uint32_t n_flows, o
              : opi_fail_nomem(err, n_flows * sizeof *out->active, "a simulation");
 }
 
-/* The factor at which everything on a port goes, told anew when a flow comes or goes. In the order
- * of the flows' numbers, so that the same flows always come to the same sum. */
+/* Recomputes the factor at which everything on a port proceeds, when a flow starts or ends. Sums in
+ * the order of the flows' numbers, so that equal flows give equal sums. */
 static void share_port(const opi_flows *f, uint32_t port) {
   static const double rounding = 1e-12;
   double demand = 0;
@@ -49,7 +49,7 @@ static void retime(opi_flows *f, uint32_t flow, double now) {
   opi_clock_put(f->clock, now + a->left_ns / factor, flow, ++a->version);
 }
 
-/* Those that share a port with the flow, each once. */
+/* Retimes the flows that share a port with this one, each once. */
 static void retime_others(opi_flows *f, uint32_t flow, double now) {
   const opi_play_flow *w = &f->classes->flows[flow];
   for (uint32_t i = 0; i < w->n_uses; ++i) {

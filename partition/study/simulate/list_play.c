@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a playlist to operations: one for each of its items, for every mini-batch that is played. */
+/* From a playlist to operations: one for each item, for every played mini-batch. */
 #include "partition/study/simulate/list_play.h"
 
 #include <stdlib.h>
@@ -19,9 +19,9 @@ typedef struct builder {
   opi_arena *arena;
   opi_play_op *ops;
   uint32_t *batch;   /* [n_ops] mini-batch */
-  uint32_t *work_at; /* [pieces * OPI_PROGRAMS] OPIPE_NONE: there is none */
+  uint32_t *work_at; /* [pieces * OPI_PROGRAMS] OPIPE_NONE: none */
   message *messages; /* [n_messages] of a body, by stream and micro-batch */
-  uint32_t *come;    /* [groups] last mini-batch + 1 for which the rank at hand came to it */
+  uint32_t *come;    /* [groups] last mini-batch + 1 for which the current rank came to it */
   uint32_t n_ops, room_ops, room_batch, n_messages, n_items, n_batches;
   bool twice; /* double-buffered weights */
   opipe_error *err;
@@ -74,7 +74,7 @@ static int by_stream(const void *left, const void *right) {
   return a->microbatch < b->microbatch ? -1 : a->microbatch > b->microbatch;
 }
 
-/* Every message is sent once in a body. */
+/* Checks that every message is sent once in a body. */
 static opipe_status number_messages(builder *b) {
   const opi_playlist *l = b->list;
   const uint32_t n = l->rank_first[b->plan->n_ranks];
@@ -122,8 +122,7 @@ static bool receives(const opi_playlist_item *item) {
   return item->kind == OPI_PLAY_POST || item->kind == OPI_PLAY_WAIT;
 }
 
-/* The mini-batch that what an item is about is of; false: of before the first, or behind the last.
- */
+/* The mini-batch of an item's message or group; false: before the first, or after the last. */
 static bool batch_of(const builder *b, uint32_t body, const opi_playlist_item *item,
                      uint32_t *out_batch) {
   const int64_t own = b->twice ? (int64_t)body + item->next - 1 : (int64_t)body;
@@ -153,7 +152,7 @@ static opipe_status add_end(builder *b, uint32_t rank, uint32_t body, uint32_t i
 
 /* ---- groups ---- */
 
-/* Each has a collective in every mini-batch. */
+/* Makes a collective of each group in every mini-batch. */
 static opipe_status make_groups(builder *b, uint32_t algorithm) {
   const opi_playlist *l = b->list;
   const size_t n = (size_t)l->n_groups * b->n_batches;
@@ -195,7 +194,7 @@ static bool is_member(const opi_playlist_group *group, uint32_t rank) {
   return false;
 }
 
-/* A rank comes to a group of its own once in a mini-batch, and joins what it came to. */
+/* A rank comes to a group of its own once in a mini-batch, and later joins it. */
 static opipe_status add_collective(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
   const opi_playlist_item *item = &b->list->items[i];
   const bool starts = item->kind == OPI_PLAY_START;
@@ -226,14 +225,14 @@ static opipe_status add_item(builder *b, uint32_t rank, uint32_t body, uint32_t 
              : add_end(b, rank, body, i);
 }
 
-/* Bodies of a double-buffered run: prologue, bodies, epilogue. */
+/* Whether the item runs in this body of a double-buffered run: prologue, body or epilogue. */
 static bool takes_part(const builder *b, uint32_t body, const opi_playlist_item *item) {
   if (!b->twice)
     return true;
   return body == 0 ? item->next == 1 : body + 1 < b->n_items || item->next == 0;
 }
 
-/* Those of a batch that take part begin together. */
+/* Adds a batch: its operations that run begin together. */
 static opipe_status add_batch(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
   const opi_playlist_item *items = &b->list->items[i];
   const uint32_t room = b->list->rank_first[rank + 1] - i - 1;
@@ -306,9 +305,9 @@ static opipe_status build(builder *b, const opi_order_play *how) {
   return OPIPE_OK;
 }
 
-/* ---- for people ---- */
+/* ---- labels ---- */
 
-/* A batch has that of its first. */
+/* A batch has the label of its first item. */
 static opi_do label_of(const builder *b, const opi_playlist_item *item) {
   static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
   const bool slices = b->plan->n_slices > 1;
@@ -360,7 +359,7 @@ static opipe_status make_labels(const builder *b, opi_do_list **out_labels) {
   return status;
 }
 
-/* Between the ends of mini-batches in the middle, as the order repeats. */
+/* Measures between the ends of mini-batches in the middle, as the order repeats. */
 static double period_of(const builder *b, const opi_played *r, double *ends) {
   const uint32_t n = b->n_batches - 1, half = n / 2;
   for (uint32_t i = 0; i < b->n_ops; ++i) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an order's operations name: works, collectives, messages and their streams. */
+/* Arguments of an order's operations: works, collectives, messages and their streams. */
 #include "partition/study/simulate/order_build.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ opipe_status opi_builder_op(opi_order_builder *b, uint32_t kind, uint32_t index,
   return OPIPE_OK;
 }
 
-/* Works are few: of every stage, kind, slice and part. */
+/* There are few works: one per stage, kind, slice and part. */
 opipe_status opi_builder_work(opi_order_builder *b, opi_play_work work, uint32_t item) {
   uint32_t i = b->n_work;
   const uint32_t recent = b->n_work > 64 ? b->n_work - 64 : 0;
@@ -31,7 +31,7 @@ opipe_status opi_builder_work(opi_order_builder *b, opi_play_work work, uint32_t
 
 /* ---- collectives ---- */
 
-/* Of the edges that end at a stage, the most that one brings. */
+/* The most bytes that one edge into the stage brings. */
 static double arriving_bytes(const opi_order_builder *b, uint32_t stage) {
   double most = 0;
   for (uint32_t e = 0; e < b->problem->n_edges; ++e) {
@@ -47,7 +47,7 @@ double opi_builder_slice_share(const opi_order_builder *b, uint32_t slice) {
   return b->n_tokens > 0 ? p->slice_lengths[slice] / b->n_tokens : 1.0 / p->n_slices;
 }
 
-/* Of the stashes of a slice of a micro-batch: what a forward leaves on the device. */
+/* The stash of a slice of a micro-batch that a forward leaves on the device. */
 static double stash_of(const opi_order_builder *b, uint32_t stage, uint32_t slice) {
   const opi_stage_load *s = &b->how->stages[stage];
   const double shares = b->problem->stage_shares == NULL ? 1 : b->problem->stage_shares[stage];
@@ -55,7 +55,7 @@ static double stash_of(const opi_order_builder *b, uint32_t stage, uint32_t slic
          opi_builder_slice_share(b, slice) / shares;
 }
 
-/* What a kind of collective of an instance is. Tensor groups are those of the instance's rank. */
+/* Describes a kind of collective of an instance. Tensor groups belong to the instance's rank. */
 static opi_play_group make_group(const opi_order_builder *b, uint32_t which, uint32_t stage,
                                  uint32_t replica, uint32_t slice) {
   const opi_problem *p = b->problem;
@@ -127,7 +127,7 @@ static double least(double a, double b) {
   return a < b ? a : b;
 }
 
-/* Of a micro-batch's rows, those that one of n_src replicas has and one of n_dst needs. */
+/* The share of a micro-batch's rows that one of n_src replicas has and one of n_dst needs. */
 static double rows_of(const opi_problem *p, const opi_stage_edge *e, uint32_t src, uint32_t dst) {
   if (p->stage_shares == NULL)
     return 1;
@@ -137,7 +137,7 @@ static double rows_of(const opi_problem *p, const opi_stage_edge *e, uint32_t sr
   return last > first ? last - first : 0;
 }
 
-/* Of the edge's source, whichever way it goes. */
+/* Bytes of the edge's source, in either direction. */
 static double bytes_of(const opi_order_builder *b, uint32_t edge, bool forward, uint32_t slice,
                        uint32_t src, uint32_t dst) {
   const opi_problem *p = b->problem;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stash leaves beside the compute behind its OFFLOAD, and the rank does not begin the one after
- * that before it has; it comes back beside what stands between its RELOAD and its reader.
- */
+/* A stash leaves during the compute after its OFFLOAD, and the compute after that starts only once
+ * it has left. It comes back during the operations between its RELOAD and its reader. */
 #include "partition/study/simulate/order_build.h"
 
 static opipe_status join(opi_order_builder *b, opi_leaving *l, uint32_t item) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From actions to operations: computes and what they wait for, reductions, steps. */
+/* From actions to operations: computes and their waits, reductions, steps. */
 #include "partition/study/simulate/order_build.h"
 
 /* ---- computes ---- */
@@ -11,7 +11,7 @@ typedef struct reader {
   opipe_status status;
 } reader;
 
-/* Waits for what comes from another rank. */
+/* Waits for an input from another rank. */
 static bool wait_for(void *ctx, const opi_do *a, const opi_need *need) {
   reader *r = ctx;
   opi_order_builder *b = r->b;
@@ -31,7 +31,7 @@ static bool wait_for(void *ctx, const opi_do *a, const opi_need *need) {
   return r->status == OPIPE_OK;
 }
 
-/* What a compute of that kind reads. */
+/* Waits for the inputs of a compute of that kind. */
 static opipe_status wait_for_all(opi_order_builder *b, const opi_do *a, uint32_t kind,
                                  uint32_t item) {
   opi_do read = *a;
@@ -41,7 +41,7 @@ static opipe_status wait_for_all(opi_order_builder *b, const opi_do *a, uint32_t
   return r.status;
 }
 
-/* Whose times an instance takes. */
+/* The load whose times an instance has. */
 static const opi_stage_load *times_of(const opi_order_builder *b, uint32_t stage,
                                       uint32_t replica) {
   return b->how->instances == NULL
@@ -77,7 +77,7 @@ static bool sums(const opi_order_builder *b, uint32_t stage) {
   return opi_stage_sums(b->problem, stage) && b->how->stages[stage].gradient_bytes > 0;
 }
 
-/* Begins the sum of a micro-batch's gradients, behind that of the micro-batch before. */
+/* Begins the sum of a micro-batch's gradients, after that of the micro-batch before. */
 static opipe_status begin_update(opi_order_builder *b, const opi_do *a, uint32_t item) {
   uint32_t *update = &b->update[a->stage];
   if (*update != OPIPE_NONE)
@@ -86,7 +86,8 @@ static opipe_status begin_update(opi_order_builder *b, const opi_do *a, uint32_t
   return opi_builder_op(b, OPI_PLAY_START, *update, item);
 }
 
-/* After every micro-batch: its sum over copies, waited for unless it runs beside, and a step. */
+/* After every micro-batch: its sum over copies, waited for unless it runs in the background, and a
+ * step. */
 static opipe_status add_update(opi_order_builder *b, const opi_do *a, uint32_t item) {
   if (sums(b, a->stage)) {
     OPI_TRY(b->how->updates_beside ? begin_update(b, a, item)
@@ -101,7 +102,8 @@ static opipe_status add_compute(opi_order_builder *b, uint32_t rank, uint32_t it
   const opi_do *a = &b->list->items[item];
   const bool late = b->how->recomputes_late && b->recomputes[a->stage];
   const bool backward = a->kind == OPI_DO_B || a->kind == OPI_DO_I;
-  /* what a late recomputation waits for, its backward has then; what is gathered was waited for */
+  /* a late recomputation has already waited for its backward's inputs; gathered inputs are there
+   * too */
   const bool waited = (late && backward) || (opi_groups_around(b->list, rank, item) & GATHERS) != 0;
   if (!opi_is_second(b->list, b->list->rank_first[rank], item)) {
     OPI_TRY(opi_builder_drain(b, item));
@@ -115,7 +117,7 @@ static opipe_status add_compute(opi_order_builder *b, uint32_t rank, uint32_t it
   return updates ? add_update(b, a, item) : OPIPE_OK;
 }
 
-/* A collective around a pass; one in front of it needs what the pass reads. */
+/* Adds a collective around a pass; one in front of it needs the pass's inputs. */
 static opipe_status add_group(opi_order_builder *b, uint32_t rank, uint32_t item) {
   static const uint32_t groups[] = {GROUP_SUM_F,    GROUP_SUM_B,     GROUP_GATHER_F,
                                     GROUP_GATHER_B, GROUP_SCATTER_F, GROUP_SCATTER_B};
@@ -137,7 +139,7 @@ static opipe_status add_group(opi_order_builder *b, uint32_t rank, uint32_t item
 
 /* ---- reductions and steps ---- */
 
-/* The same for all replicas of a stage, in a mini-batch. */
+/* The reduction, the same for all replicas of a stage in a mini-batch. */
 static opipe_status reduction_of(opi_order_builder *b, uint32_t step, uint32_t stage,
                                  uint32_t which, uint32_t *out_collective) {
   uint32_t *at = &b->reduction[((size_t)step * b->problem->n_stages + stage) * 2 + which];
@@ -155,7 +157,7 @@ static opipe_status add_reduction(opi_order_builder *b, uint32_t step, uint32_t 
   if (!sums(b, stage))
     return OPIPE_OK;
   came[replica] = true;
-  for (uint32_t r = 0; r < p->n_replicas; ++r) { /* the rank's last one comes for all of them */
+  for (uint32_t r = 0; r < p->n_replicas; ++r) { /* the rank's last replica comes for all of them */
     if (opi_problem_rank(p, stage, r) == opi_problem_rank(p, stage, replica) && !came[r])
       return OPIPE_OK;
   }
@@ -193,7 +195,7 @@ static opipe_status add_step(opi_order_builder *b, uint32_t rank, uint32_t step,
   return opi_builder_work(b, (opi_play_work){ns, 0, 0}, item);
 }
 
-/* Weights that each member of a data group has stepped a part of. */
+/* Gathers weights of which each member of a data group has stepped a part. */
 static opipe_status add_gather(opi_order_builder *b, uint32_t step, const opi_do *a,
                                uint32_t item) {
   uint32_t c = 0;
@@ -217,7 +219,7 @@ static opipe_status add_message(opi_order_builder *b, uint32_t item) {
 opipe_status opi_builder_item(opi_order_builder *b, uint32_t rank, uint32_t item) {
   const opi_do *a = &b->list->items[item];
   const uint32_t step = opi_step_of(&b->prover, item);
-  const bool updates = !b->how->updates_each; /* else they are of micro-batches */
+  const bool updates = !b->how->updates_each; /* else they belong to micro-batches */
   if (opi_do_is_compute(a->kind))
     return add_compute(b, rank, item);
   if (opi_do_is_message(a->kind))

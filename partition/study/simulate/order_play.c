@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a lowered order to operations (order_ops.c, order_links.c, order_moves.c): a receive is a
- * post where it stands, and a wait in front of what reads it; a collective of a pass is waited for
- * where it stands, a reduction starts there and is waited for by the step.
- */
+/* From a lowered order to operations (order_ops.c, order_links.c, order_moves.c). A receive is a
+ * post at its place in the list, and a wait in front of its reader. A collective of a pass blocks
+ * at its place; a reduction starts at its place, and the step waits for it. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +11,7 @@ enum { BODIES = 8 };
 
 /* ---- the play ---- */
 
-/* Ranks on which a stage's gradients are, each once; and every instance's own. */
+/* Finds the ranks with a stage's gradients, each once; and every instance's own. */
 static void find_homes(const opi_order_builder *b) {
   const opi_problem *p = b->problem;
   const uint32_t n = p->n_stages * p->n_replicas;
@@ -131,7 +130,7 @@ static opipe_status build(opi_order_builder *b) {
 
 /* ---- figures ---- */
 
-/* Between the ends of mini-batches in the middle, as the order repeats. */
+/* Measures between the ends of mini-batches in the middle, as the order repeats. */
 static double period_of(const opi_order_builder *b, const opi_played *r, double *ends,
                         uint32_t n_bodies) {
   const uint32_t n = r->n_classes;
@@ -146,7 +145,7 @@ static double period_of(const opi_order_builder *b, const opi_played *r, double 
   return half == 0 ? ends[0] : (ends[n_bodies - 1] - ends[half - 1]) / (n_bodies - half);
 }
 
-/* n_steps: mini-batches that were played. */
+/* n_steps: mini-batches played. */
 static void measure(const opi_order_builder *b, uint32_t n_steps, opi_order_played *out) {
   const opi_problem *p = b->problem;
   const opi_play *play = &out->play;
@@ -232,7 +231,7 @@ static opipe_status agree(const char *what, uint32_t of_order, uint32_t of_play,
                         of_order, what, of_play);
 }
 
-/* The problem with the groups that the play asks for. */
+/* Copies the problem with the groups that the play adds. */
 static opipe_status add_groups(const opi_problem *problem, const opi_order_play *how,
                                opi_problem *out, opipe_error *err) {
   *out = *problem;
@@ -243,7 +242,7 @@ static opipe_status add_groups(const opi_problem *problem, const opi_order_play 
   return agree("copies", problem->n_copies, how->n_data, &out->n_copies, err);
 }
 
-/* Has the list collectives of groups of its own? Then they stand as they are to be played. */
+/* Whether the list has collectives of groups itself; they are then played as they stand. */
 static bool states_groups(const opi_do_list *list) {
   enum {
     KINDS = 1 << OPI_DO_SCATTER | 1 << OPI_DO_GATHER | 1 << OPI_DO_SUM_F | 1 << OPI_DO_SUM_B |
@@ -253,7 +252,7 @@ static bool states_groups(const opi_do_list *list) {
   return opi_do_list_count(list, KINDS) > 0;
 }
 
-/* Makes the list that is played: with the collectives of its groups, a body several times. */
+/* Makes the list to play: with its groups' collectives, a body repeated. */
 static opipe_status make_list(opi_order_builder *b, uint32_t n_bodies, uint32_t **out_step) {
   const opipe_allocator *allocator = b->arena->allocator;
   const bool repeats = b->problem->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What playing the lists of a plan comes to. */
+/* Plays the lists of a plan and measures the result. */
 #include "partition/study/simulate/plan_play.h"
 
 #include "partition/schedule/compute_order.h"
@@ -17,7 +17,7 @@ static opipe_status check(const opi_decision *plan, const opi_order_play *how, o
       plan->schedule);
 }
 
-/* What a rank has beside what is seen to come and go: with the most of that, the plan's bytes. */
+/* A rank's fixed bytes: the plan's bytes minus the most that the play takes at one time. */
 static opipe_status measure_memory(const opi_plan *plan, opi_arena *arena, opi_order_played *out,
                                    opipe_error *err) {
   out->fixed_bytes = OPI_ARENA_ARRAY(arena, double, plan->decided.n_ranks);
@@ -60,7 +60,7 @@ opipe_status opi_plan_play_run(const opi_plan *plan, const opi_order_play *how, 
                                       .result = played.result,
                                       .step_ns = played.step_ns,
                                       .list = played.labels}};
-  if (how->own_machine) /* without sums of gradients and the update, as everywhere */ {
+  if (how->own_machine) /* without sums of gradients and the update, as in all predictions */ {
     out->played.step_ns =
         opi_plan_trains(&plan->decided) ? plan->predicted.interval_ns : plan->predicted.request_ns;
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The player of operations: what each of them does on the clock (partition/plan/clock.h), by time,
- * on links that are shared. A rank's operations run until one of them needs what is not there; its
- * messages and collectives wake others when their time has come. */
+/* The player of operations: runs each of them on the clock (partition/plan/clock.h), by time, over
+ * shared links. A rank's operations run until one needs something that is not there; its messages
+ * and collectives wake other ranks when their time has come. */
 #include "partition/study/simulate/play.h"
 
 #include "partition/study/simulate/flows.h"
@@ -9,16 +9,16 @@
 enum { SENT = 1, POSTED = 2 };
 static const double NEVER = OPI_CLOCK_STANDS;
 
-/* A message of one class, or a collective of those that it joins. */
+/* A message of one class, or a collective of the classes that it joins. */
 typedef struct transfer {
-  double arrived;  /* NEVER: it has not */
-  uint32_t next;   /* behind it in its flow's queue; OPIPE_NONE */
-  uint32_t n_come; /* collective: members that have come to it */
+  double arrived;  /* NEVER: not yet */
+  uint32_t next;   /* next in its flow's queue; OPIPE_NONE */
+  uint32_t n_come; /* collective: members that have reached it */
   uint32_t flags;
 } transfer;
 
 typedef struct queue {
-  uint32_t first, last; /* transfers; first is on its way */
+  uint32_t first, last; /* transfers; first is in progress */
 } queue;
 
 typedef struct player {
@@ -28,10 +28,10 @@ typedef struct player {
   opi_play_classes classes;
   opi_clock clock;
   opi_flows flows;
-  uint32_t *at;   /* [ranks] operation */
-  uint32_t *turn; /* [ranks] operation that began what the endpoint has under way: see begin() */
-  uint32_t *batch_end; /* [ranks] the batch at hand ends in front of this operation */
-  bool *open;          /* [ranks] what is under way may still be joined */
+  uint32_t *at;        /* [ranks] operation */
+  uint32_t *turn;      /* [ranks] operation that began the endpoint's current work: see begin() */
+  uint32_t *batch_end; /* [ranks] the current batch ends before this operation */
+  bool *open;          /* [ranks] the current work may still be joined */
   transfer *transfers; /* [(n_messages + n_collectives) * n_classes] */
   queue *queues;       /* [flows] */
   uint32_t *members;   /* [n_groups * n_classes] ranks that a collective joins */
@@ -72,8 +72,8 @@ static uint32_t flow_of(const player *p, uint32_t t) {
   return flow * n + t % n;
 }
 
-/* Every rank that may wait for the transfer: the sender before the receiver, members of a group in
- * its order. */
+/* Wakes every rank that may wait for the transfer: the sender before the receiver, members of a
+ * group in order. */
 static void wake_all(player *p, uint32_t t, double at) {
   const uint32_t n = p->classes.n_classes, index = t / n, class = t % n;
   if (index < p->play->n_messages) {
@@ -90,7 +90,7 @@ static void wake_all(player *p, uint32_t t, double at) {
   }
 }
 
-/* It has all that it needs: behind those of its flow. */
+/* The transfer has all it needs and queues in its flow. */
 static void enqueue(player *p, uint32_t t, double now) {
   const uint32_t flow = flow_of(p, t);
   queue *q = &p->queues[flow];
@@ -108,7 +108,7 @@ static void enqueue(player *p, uint32_t t, double now) {
   opi_flows_start(&p->flows, flow, now);
 }
 
-/* The last byte of a flow's first transfer has left: the next one begins. */
+/* The last byte of a flow's first transfer has left: the next begins. */
 static void end_flow(void *ctx, uint32_t flow, uint32_t version, double now) {
   player *p = ctx;
   queue *q = &p->queues[flow];
@@ -129,13 +129,13 @@ static void end_flow(void *ctx, uint32_t flow, uint32_t version, double now) {
   wake_all(p, t, p->transfers[t].arrived);
 }
 
-/* ---- operations: until when the rank is in it, now or later; NEVER: nobody knows yet ---- */
+/* ---- operations: until when the rank is busy with it, now or later; NEVER: not yet known ---- */
 
 static double stand(player *p, uint32_t rank, uint32_t t) {
   return opi_clock_wait(&p->clock, rank, t);
 }
 
-/* One end of a message is there. Returns whether it was not before. */
+/* Notes one end of a message. Returns whether it is new. */
 static bool note_end(player *p, uint32_t t, uint32_t end, double now) {
   transfer *x = &p->transfers[t];
   if ((x->flags & end) != 0)
@@ -151,8 +151,8 @@ static bool occupies_rank(const player *p) {
   return p->play->cluster->occupies == OPI_OCCUPIES_RANK;
 }
 
-/* When all has arrived that the rank's endpoint has under way (BLOCKING, GROUPED); until that is
- * known it stands still. */
+/* When all operations of the rank's endpoint have arrived (BLOCKING, GROUPED); the rank waits until
+ * that is known. */
 static double await_all(player *p, uint32_t rank, double now) {
   double until = now;
   for (uint32_t i = p->turn[rank]; i < p->at[rank]; ++i) {
@@ -167,7 +167,7 @@ static double await_all(player *p, uint32_t rank, double now) {
   return until;
 }
 
-/* That is one operation, or one batch: the rank stands still in front of the next. */
+/* The endpoint holds one operation, or one batch: the rank waits in front of the next. */
 static double await_turn(player *p, uint32_t rank, double now) {
   const double until = await_all(p, rank, now);
   if (until > now)
@@ -177,7 +177,7 @@ static double await_turn(player *p, uint32_t rank, double now) {
   return until;
 }
 
-/* Is the message one of the batch that is under way? Of that none is through before all of it. */
+/* Whether the message belongs to the current batch, whose messages complete together. */
 static bool is_in_batch(const player *p, uint32_t rank, uint32_t message) {
   const uint32_t turn = p->turn[rank];
   const opi_play_op *ops = &p->play->ops[turn];
@@ -197,13 +197,13 @@ static bool takes_turns(const player *p) {
   return p->play->rule == OPI_RULE_BLOCKING || p->play->rule == OPI_RULE_GROUPED;
 }
 
-/* May the rank's end of a message begin? Under GROUPED it joins receives of which nobody has asked
- * yet whether they are there. */
+/* When the rank's end of a message may begin. Under GROUPED it joins receives whose arrival no end
+ * has asked for yet. */
 static double begin(player *p, uint32_t rank, double now) {
   return !takes_turns(p) || is_batched(p, rank) || p->open[rank] ? now : await_turn(p, rank, now);
 }
 
-/* A send that is no part of a batch begins when its receive stands. */
+/* A send outside a batch begins when its receive is posted. */
 static double run_send(player *p, uint32_t rank, uint32_t t, double now) {
   const transfer *x = &p->transfers[t];
   const uint32_t stream = p->play->message_stream[t / p->classes.n_classes];
@@ -238,7 +238,7 @@ static double run_batch(player *p, uint32_t rank, uint32_t n, double now) {
   return now;
 }
 
-/* Has it arrived? A receiver's own copy of it comes behind that. */
+/* When the message has arrived; a receiver's own copy follows that. */
 static double run_wait(player *p, uint32_t rank, uint32_t t, double now, bool copies) {
   const double arrived = p->transfers[t].arrived;
   if (arrived == NEVER)
@@ -369,7 +369,7 @@ static opipe_status prepare(player *p) {
   return OPIPE_OK;
 }
 
-/* Every message once at both ends means that ranks which stand still wait for each other. */
+/* Every message appears once at both ends, so blocked ranks wait for each other. */
 static opipe_status check_end(const player *p) {
   static const char *const kinds[OPI_PLAY_KINDS] = {"compute", "send",  "post", "wait", "drain",
                                                     "reserve", "start", "join", "batch"};
@@ -400,7 +400,7 @@ void opi_play_op_bytes(const opi_play *play, const opi_play_op *op, double *out_
   }
 }
 
-/* What it keeps, in the order of its list. */
+/* Measures the rank's stashes in the order of its list. */
 static void measure_memory(const player *p, uint32_t rank) {
   double held = 0, take = 0, give = 0;
   for (uint32_t i = p->play->list_first[list_of(p, rank)];

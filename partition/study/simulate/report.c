@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Figures and traces of what was played. */
+/* Figures and traces of a play. */
 #include "partition/study/simulate/report.h"
 
 #include <inttypes.h>
@@ -20,8 +20,8 @@ static void put_number(opi_text *t, const char *name, double value) {
 typedef struct figure {
   const char *name, *title;
   double value;
-  bool is_unknown; /* a plan says no flops, a cluster no rates: not 0 */
-  bool is_missing; /* it is no plan */
+  bool is_unknown; /* unknown flops of a plan or rates of a cluster: not 0 */
+  bool is_missing; /* it is not a plan */
 } figure;
 
 enum { FIGURES = 10, TIMES = 4 /* come first */ };
@@ -118,7 +118,7 @@ void opi_play_describe(const opi_play_report *r, bool json, opi_text *t) {
 
 /* ---- over time ---- */
 
-/* Sees what took time of a rank. */
+/* Sees each span of time of a rank. */
 typedef void (*span_fn)(void *ctx, uint32_t rank, const opi_play_op *op, double start, double end);
 
 static void each_span(const opi_play_report *r, span_fn fn, void *ctx) {

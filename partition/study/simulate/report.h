@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was played, for people and machines: figures, a trace, a picture. */
+/* A play for people and machines: figures, a trace, a picture. */
 #ifndef OPI_PLAY_REPORT_H
 #define OPI_PLAY_REPORT_H
 
@@ -11,18 +11,18 @@ typedef struct opi_play_report {
   uint32_t n_ranks;                        /* of the cluster */
   uint32_t n_microbatches;                 /* of a step, over all copies */
   double step_ns, bubble, bubble_overhead; /* as in opi_order_played */
-  double flops, utilisation;               /* 0: not known */
-  double request_ns, interval_ns;          /* a plan's prediction; below 0: it is no plan */
+  double flops, utilisation;               /* 0: unknown */
+  double request_ns, interval_ns;          /* a plan's prediction; below 0: it is not a plan */
   const double *fixed_bytes;               /* [lists] */
-  /* Of an action: its text, into buffer [room]; its kind, OPI_DO_*. */
+  /* text writes an action's text into buffer [room]; kind gives its OPI_DO_*. */
   const char *(*text)(void *ctx, uint32_t item, char *buffer, size_t room);
   uint32_t (*kind)(void *ctx, uint32_t item);
   void *ctx;
 } opi_play_report;
 
-/* As lines or JSON. Played ranks stand for `copies` each. */
+/* Writes lines or JSON. Played ranks represent `copies` each. */
 void opi_play_describe(const opi_play_report *report, bool json, opi_text *out_text);
-/* Chrome's trace format (chrome://tracing, Perfetto): programs, what ranks stand still for, and the
+/* Writes Chrome's trace format (chrome://tracing, Perfetto): programs, causes of idle time, and the
  * bytes that programs keep, over time. */
 void opi_play_trace(const opi_play_report *report, opi_text *out_text);
 /* SVG 1.1: a lane per played rank. Errors: LIMIT above 200000 programs. */

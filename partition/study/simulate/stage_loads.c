@@ -2,7 +2,7 @@
 /* Sums over a stage's layers. */
 #include "partition/study/simulate/stage_loads.h"
 
-/* Tensor parallelism sums twice in a layer each way: behind its attention, and behind its two
+/* Tensor parallelism sums twice per layer and direction: after its attention, and after its two
  * products (Shoeybi et al. 2019). */
 enum { SUMS_OF_LAYER = 2 };
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 module = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 64))
-ids = torch.randint(0, 64, (16, 12))
+ids = torch.randperm(192).reshape(16, 12) % 64  # every token three times
 model = onnxpipe.from_torch(module, ids, train=True, output_names=["logits"])
 training = onnxpipe.Training(loss="cross-entropy", output="logits", labels="labels", lr=1e-2)
 with onnxpipe.Trainer(model, training=training, stages=2, microbatches=2, dims={"batch": 16}) as trainer:

@@ -6,6 +6,10 @@ static void test_layer_norm(void) {
   TEST_CASES(
       "LayerNormalization@17 f[2,3,8] f[8] f[8] -> LayerNormalization f[2,3,8]",
       "LayerNormalization@11 f[2,3,8] f[8] f[8] -> LayerNormalization f[2,3,8]",
+      "LayerNormalization@12 h[2,3,8] f[8] f[8] -> LayerNormalization f[2,3,8]",
+      "LayerNormalization@12 f[2,3,8] h[8] h[8] -> Cast h[2,3,8]",
+      "LayerNormalization@12 d[2,3,8] f[2,1,8] -> Cast f[2,3,8]",
+      "LayerNormalization@17 h[2,3,8] f[8] f[8] -> LayerNormalization h[2,3,8]",
       "LayerNormalization@17 h[2,3,8] h[8] | stash_type=1 -> LayerNormalization h[2,3,8] f[2,3,1] "
       "f[2,3,1]",
       "LayerNormalization@17 f[2,3,8] f[3,8] | axis=1 -> LayerNormalization f[2,3,8] f[2,1,1]",

@@ -265,6 +265,7 @@ static void test_unsupported_come_in_one_report(void) {
   const uint32_t b =
       test_op(&t, "Neg", a, OPIPE_NONE); /* reads what is not there: no cause of its own */
   const uint32_t c = test_op(&t, "Celebrate", x, OPIPE_NONE);
+  t.graph->nodes[2].domain = "com.microsoft.nchwc";
   const uint32_t late = test_op(&t, "Abs", x, OPIPE_NONE);
   t.graph->nodes[3].version = 99;
   (void)test_op(&t, "Unneeded", x, OPIPE_NONE);
@@ -274,6 +275,7 @@ static void test_unsupported_come_in_one_report(void) {
                    "3 nodes are not supported: node 'Frobnicate_1': operator Frobnicate of domain "
                    "ai.onnx, version 18, is not known");
   OPI_ASSERT(text.data != NULL && strstr(text.data, "operator Celebrate") != NULL);
+  OPI_ASSERT(text.data != NULL && strstr(text.data, "level 'extended' keeps") != NULL);
   OPI_ASSERT(text.data != NULL && strstr(text.data, "version 99, known are 1 to") != NULL);
   OPI_ASSERT(text.data != NULL && strstr(text.data, "Unneeded") == NULL);
   opi_text_release(&text);

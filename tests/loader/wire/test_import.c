@@ -78,6 +78,10 @@ static void test_names(void) {
   bytes input = with_io((bytes){0}, "x", "x");
   w_sub(&input, 1, w_node("Neg", NULL, NULL, "x", "x"));
   refuse(w_model(input, 8), OPIPE_E_INVALID, "'x' is made twice");
+  bytes result = with_io((bytes){0}, "x", "y");
+  w_sub(&result, 1, w_node("Neg", NULL, NULL, "x", "y"));
+  w_sub(&result, 5, w_tensor("y", OPIPE_FLOAT, four, 1, numbers, 16));
+  refuse(w_model(result, 8), OPIPE_E_INVALID, "'y' is made twice");
   bytes unknown = with_io((bytes){0}, "x", "y");
   w_sub(&unknown, 1, w_node("Add", "plus", NULL, "x nowhere", "y"));
   refuse(w_model(unknown, 8), OPIPE_E_INVALID, "node 'plus' (Add): reads 'nowhere'");
@@ -118,6 +122,30 @@ static void test_the_last_constant_counts(void) {
   OPI_ASSERT_INT(model->n_file_nodes, 3);
   OPI_ASSERT_INT(model->graph->n_nodes, 2);
   OPI_ASSERT_INT(opi_attr_int(&model->graph->nodes[0], "value_int", 0), 2);
+  done(model, file);
+}
+
+static void test_the_last_initializer_counts(void) {
+  static const int64_t two[] = {2};
+  bytes graph = with_io((bytes){0}, "x", "y");
+  w_sub(&graph, 1, w_node("Add", NULL, NULL, "x w", "y"));
+  w_sub(&graph, 5, w_tensor("w", OPIPE_FLOAT, four, 1, numbers, 16));
+  w_sub(&graph, 5, w_tensor("other", OPIPE_FLOAT, four, 1, numbers, 16));
+  w_sub(&graph, 5, w_tensor("w", OPIPE_INT32, two, 1, numbers + 1, 8));
+  bytes file = w_model(graph, 8);
+  opi_model *model = load(file);
+  OPI_ASSERT(model != NULL);
+  if (model == NULL)
+    return;
+  const opi_value *w = &model->graph->values[w_find(model->graph, "w")];
+  const opi_value *other = &model->graph->values[w_find(model->graph, "other")];
+  OPI_ASSERT_INT(w->flags, OPI_VALUE_INITIALIZER);
+  OPI_ASSERT_INT(w->dtype, OPIPE_INT32);
+  OPI_ASSERT_INT(w->shape[0], 2);
+  OPI_ASSERT_INT(w->n_bytes, 8);
+  OPI_ASSERT(memcmp(w->data, numbers + 1, 8) == 0);
+  OPI_ASSERT(w->at > other->at); /* where new values are saved */
+  OPI_ASSERT_INT(model->graph->nodes[0].in[1], w_find(model->graph, "w"));
   done(model, file);
 }
 
@@ -360,6 +388,7 @@ static void test_parameters_of_load(void) {
 OPI_TEST_MAIN("import", OPI_TEST(test_initializers_and_inputs),
               OPI_TEST(test_outputs_may_be_inputs_or_initializers), OPI_TEST(test_names),
               OPI_TEST(test_order), OPI_TEST(test_the_last_constant_counts),
-              OPI_TEST(test_attributes), OPI_TEST(test_types), OPI_TEST(test_sparse_initializers),
+              OPI_TEST(test_the_last_initializer_counts), OPI_TEST(test_attributes),
+              OPI_TEST(test_types), OPI_TEST(test_sparse_initializers),
               OPI_TEST(test_tensor_attributes), OPI_TEST(test_warnings),
               OPI_TEST(test_parameters_of_load))
