@@ -178,9 +178,10 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
   if (c->why.status < 0)
     return opi_fail(err, c->why.status, "%s", c->why.message);
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
-    if (c->owners[r] == OPIPE_NONE)
+    if (c->owners[r] == OPIPE_NONE) {
       return opi_fail(err, OPIPE_E_INVALID, "session_open: no process has rank %u of %u", r,
                       s->n_ranks);
+    }
   }
   return OPIPE_OK;
 }

@@ -244,8 +244,9 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE && s->team_rank != 0 && result.n_outputs != 0 && json.file == NULL) {
     cli_team_print(s); /* what no other process has */
     print_outputs(&result);
-  } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0))
+  } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0)) {
     cli_print_result(&result, &timing, status == CLI_DONE, &json);
+  }
   if (status == CLI_DONE && o->output != NULL)
     status = cli_write_outputs(o->output, &result);
   if (status == CLI_DONE && o->reference)

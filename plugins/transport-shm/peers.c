@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <opipe/threads.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -342,11 +343,7 @@ static void *help(void *arg) {
 }
 
 static opipe_status start_helper(opipe_world *world, opipe_error *err) {
-  sigset_t all, before;
-  (void)sigfillset(&all);
-  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int code = pthread_create(&world->helper, NULL, help, world);
-  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  const int code = opipe_thread_create(&world->helper, NULL, help, world);
   world->has_helper = code == 0;
   return code == 0 ? OPIPE_OK
                    : opipe_fail(err, OPIPE_E_LIMIT, "a world: no thread can be made (%d)", code);
