@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What transports of one machine share, compiled once and linked into each plugin whose plugin.cmake
+# The shared part of transports of one machine, compiled once and linked into each plugin whose plugin.cmake
 # includes this file (it sees plugin_target).
 if(NOT TARGET opipe-machine-objects)
   file(GLOB machine_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/plugins/machine/*.c)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transports between the processes of one machine share; built into each of them.
+/* The shared part of transports between the processes of one machine; built into each of them.
  *
  *   segment  memory that several processes map: a sealed memfd, which travels over a socket
  *   room     how much memory the machine and the process's control groups still have
@@ -21,7 +21,7 @@ enum { MACHINE_LINE = 128 }; /* two cache lines: neighbours are prefetched in pa
 /* ---- segment.c ---- */
 
 /* Makes shared memory of n_bytes, rounded up to whole pages, zeroed, its pages allocated by the
- * calling thread; it can neither shrink nor grow. `what` is for messages. Errors: LIMIT: no room,
+ * calling thread; it can neither shrink nor grow. Messages name `what`. Errors: LIMIT: no room,
  * with both numbers; NOMEM. */
 opipe_status machine_segment_make(const char *what, uint64_t n_bytes, int *out_fd, void **out_data,
                                   uint64_t *out_bytes, opipe_error *err);

@@ -139,7 +139,7 @@ opipe_status shm_send(opipe_stream *stream, uint64_t sequence, const opipe_regio
                       (unsigned long long)sequence);
   }
   if (slot->begun != slot->ended)
-    return OPIPE_PENDING; /* what the cell held before waits for its device */
+    return OPIPE_PENDING; /* the cell's message before waits for its device */
   status = find_target(stream, sequence, slot, region->n_bytes, err);
   if (status != OPIPE_OK)
     return status;

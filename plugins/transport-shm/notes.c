@@ -42,7 +42,7 @@ opipe_status shm_note_check(const shm_note *note, uint32_t n_ranks, opipe_error 
   return opipe_stream_check(note->rank, n_ranks, p, err);
 }
 
-/* ---- what is kept ---- */
+/* ---- keeping ---- */
 
 shm_heard **shm_bucket(opipe_world *world, const shm_note *note) {
   const opipe_stream_params *p = &note->stream;

@@ -275,7 +275,7 @@ static void tell_waiters(opipe_world *world, bool *out_armed) {
   }
 }
 
-/* What the helper waits for; fds: at least 2 + 2 * peers. */
+/* Descriptors that the helper waits for; fds: at least 2 + 2 * peers. */
 static uint32_t list_fds(opipe_world *world, struct pollfd *fds) {
   uint32_t n = FIXED_FDS;
   fds[0] = (struct pollfd){.fd = world->kick, .events = POLLIN};

@@ -21,7 +21,7 @@ static uint64_t chunk_elems(const opipe_group *g) {
   return g->chunk_bytes / opipe_reduce_size(g->dtype);
 }
 
-/* Of chunk k of the round. */
+/* Chunk k of the round. */
 static uint64_t elems_of(const opipe_group *g, uint64_t k) {
   const uint64_t most = chunk_elems(g), first = k * most;
   return g->n_elems - first < most ? g->n_elems - first : most;

@@ -8,7 +8,7 @@
  *
  * Worlds of different processes have a connection, over which a helper thread of each hears notes
  * (notes.c): segments with their descriptors, streams and groups that were opened or closed, abort.
- * What a world's own ranks open is noted in the same way, without a connection.
+ * A world notes its own ranks' streams in the same way, without a connection.
  *
  * Invariants
  * - Whatever lies in shared memory may be changed by a peer at any time: it is read once, and
@@ -97,7 +97,7 @@ typedef struct shm_note {
   char text[SHM_TEXT];
 } shm_note;
 
-/* What others, and this world's own ranks, have open. */
+/* Streams and groups that others, and this world's own ranks, have open. */
 typedef struct shm_heard {
   struct shm_heard *next;
   shm_note note;
@@ -122,7 +122,7 @@ typedef struct shm_peer {
   shm_waiting *first, **last;
 } shm_peer;
 
-typedef struct shm_seat {             /* what is known of a rank */
+typedef struct shm_seat {             /* a rank as this world knows it */
   _Atomic(opipe_endpoint *) endpoint; /* here */
   _Atomic(machine_bell *) bell;
   _Atomic(_Atomic(shm_mapped *) *) table; /* [SHM_SEGMENTS] by id modulo it */
@@ -198,7 +198,7 @@ typedef struct shm_cell {
   _Atomic uint64_t n_bytes;
 } shm_cell;
 
-/* What an end keeps of a cell for itself. */
+/* A cell's private part, of one end. */
 typedef struct shm_slot {
   uint64_t begun, ended; /* q + 1: posted or sent; finished */
   opipe_region region;   /* the receiver's; n_bytes: room */

@@ -5,7 +5,7 @@
 #define OPI_AGREE_H
 
 #include "partition/plan/plan.h"
-#include "runtime/device/setup.h"
+#include "runtime/device/device.h"
 
 /* A rank of this process. All borrowed. */
 typedef struct opi_agree_rank {
