@@ -86,6 +86,10 @@ void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
       const opi_session_object *session = in.object;
       opi_session_stop(session->session); /* lets calls inside return */
       opi_handle_slot_drain(in.slot, 1);
+    } else if (kind == OPI_HANDLE_TEAM) {
+      const opi_team_object *team = in.object;
+      opi_team_end_calls(team->team);
+      opi_handle_slot_drain(in.slot, 1);
     } else if (kind == OPI_HANDLE_REQUEST && opi_request_release_waits(in.object)) {
       opi_handle_slot_drain(in.slot, 1);
     }

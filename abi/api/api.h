@@ -16,6 +16,7 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
+#include "runtime/launch/launch.h"
 #include "runtime/session/session.h"
 
 typedef struct opi_context_object opi_context_object;
@@ -25,6 +26,7 @@ typedef struct opi_session_object opi_session_object;
 typedef struct opi_order_object opi_order_object;
 typedef struct opi_profile_object opi_profile_object;
 typedef struct opi_strategy_object opi_strategy_object;
+typedef struct opi_team_object opi_team_object;
 
 struct opi_context_object {
   atomic_uint refs;
@@ -60,6 +62,14 @@ struct opi_plan_object {
   opi_plan *plan;
 };
 
+/* How the processes of a team open a session together; team NULL: there is none. */
+typedef struct opi_meeting {
+  opi_team_object *team; /* a reference */
+  opipe_board board;     /* the team's, with keys of this session */
+  uint32_t number;       /* of the session on its team */
+  opipe_team_info info;
+} opi_meeting;
+
 struct opi_session_object {
   atomic_uint refs;
   opi_plan_object *plan; /* a reference */
@@ -68,6 +78,7 @@ struct opi_session_object {
   bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t n_ranks;
   atomic_bool warned_of_rate; /* about steps by a learning rate of 0 */
+  opi_meeting meeting;
 };
 
 struct opi_order_object {
@@ -111,6 +122,13 @@ struct opi_strategy_object {
   bool forward;                  /* the same */
 };
 
+struct opi_team_object {
+  atomic_uint refs;
+  opi_context_object *context; /* a reference */
+  opi_team *team;
+  atomic_uint n_sessions; /* opened so far, also those that failed */
+};
+
 void opi_ref(atomic_uint *refs);
 bool opi_unref(atomic_uint *refs); /* true: it was the last */
 
@@ -119,6 +137,7 @@ void opi_context_unref(void *context);
 void opi_model_unref(void *model);
 void opi_plan_unref(void *plan);
 void opi_session_unref(void *session);
+void opi_team_unref(void *team);
 void opi_order_unref(void *order);
 void opi_profile_unref(void *profile);
 void opi_strategy_unref(void *strategy);
@@ -353,6 +372,34 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
                                    const char *a_name, const void *b, uint64_t b_bytes,
                                    const char *b_name, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
+/* session_team.c */
+opipe_status opi_meeting_begin(opi_meeting *meeting, opipe_team *team, opipe_error *err);
+void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
+/* The ranks of this process, where the host names none. */
+opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
+/* Tells all processes whether this one is ready (`own`), its plan and its ranks, and returns the
+ * answer of all. */
+opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status own,
+                                 opipe_error *err);
+/* Callbacks of opi_session_env; ctx: opi_meeting. */
+opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
+opipe_status opi_meeting_check(void *meeting, opipe_error *err);
+
+/* team.c */
+opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,
+                               opipe_team **out_team, opipe_error *err);
+opipe_status opi_api_team_info(opi_team_object *team, opipe_team_info *io_info, opipe_error *err);
+opipe_status opi_api_team_describe(opi_team_object *team, uint32_t format, opipe_write_fn write,
+                                   void *ctx, opipe_error *err);
+opipe_status opi_api_team_gather(opi_team_object *team, const opipe_gather_params *params,
+                                 opipe_error *err);
+opipe_status opi_api_team_check(opi_team_object *team, opipe_error *err);
+opipe_status opi_api_team_moved(opi_team_object *team, uint64_t moves, const char *at,
+                                opipe_error *err);
+opipe_status opi_api_team_abort(opi_team_object *team, const char *reason, opipe_error *err);
+opipe_status opi_api_team_stop(opi_team_object *team, uint32_t what, opipe_error *err);
+opipe_status opi_api_team_step(opi_team_object *team, uint64_t step, uint32_t *out_what,
+                               opipe_error *err);
 /* machine.c */
 opipe_status opi_api_cluster_of_machine(opi_context_object *context,
                                         const opipe_machine_params *params, opipe_write_fn write,

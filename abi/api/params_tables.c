@@ -260,7 +260,8 @@ static const opi_field session_params[] = {
     ANY(T, max_shapes),
     NUMBERS(T, local_ranks, n_local_ranks),
     ANY(T, n_local_ranks),
-    ZERO(T, reserved)};
+    ZERO(T, reserved),
+    ANY(T, team)};
 const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END(T, flags));
 #undef T
 
@@ -482,6 +483,29 @@ static const opi_field read_params[] = {
 const opi_struct opi_struct_read_params = STRUCT(T, read_params, OPIPE_END(T, reserved));
 #undef T
 
+#define T opipe_team_params
+static const opi_field team_params[] = {SIZE(T),
+                                        ANY(T, rank),
+                                        ANY(T, size),
+                                        ZERO(T, reserved),
+                                        ANY(T, job),
+                                        ANY(T, launcher),
+                                        ANY(T, timeout_ns),
+                                        ANY(T, silence_ns),
+                                        ANY(T, all_gather),
+                                        ANY(T, all_gather_ctx)};
+const opi_struct opi_struct_team_params = STRUCT(T, team_params, OPIPE_END(T, all_gather_ctx));
+#undef T
+#define T opipe_gather_params
+static const opi_field gather_params[] = {SIZE(T),           FLAGS(T, flags, OPIPE_GATHER_ROOT),
+                                          NEEDED(T, name),   ANY(T, data),
+                                          ANY(T, n_bytes),   ANY(T, timeout_ns),
+                                          ANY(T, reason),    ANY(T, refused),
+                                          ZERO(T, reserved), ANY(T, part),
+                                          ANY(T, part_ctx)};
+const opi_struct opi_struct_gather_params = STRUCT(T, gather_params, OPIPE_END(T, part_ctx));
+#undef T
+
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
                                          &struct_allocator,
@@ -520,4 +544,6 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_tuning_params,
                                          &struct_tensor_read,
                                          &opi_struct_read_params,
+                                         &opi_struct_team_params,
+                                         &opi_struct_gather_params,
                                          NULL};

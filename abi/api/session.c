@@ -15,6 +15,7 @@ void opi_session_unref(void *session) {
   opi_plan_object *plan = s->plan;
   const opipe_allocator *allocator = &plan->model->context->allocator;
   opi_session_close(s->session);
+  opi_meeting_end(&s->meeting);
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
   opi_free(allocator, s->local, s->n_ranks * sizeof(*s->local));
   opi_free(allocator, s, sizeof(*s));
@@ -80,6 +81,8 @@ static void report_kernels(const opi_context_object *context, const opi_session_
 
 static opipe_status list_local(const opi_session_object *s, const opipe_session_params *params,
                                opipe_error *err) {
+  if (params->n_local_ranks == 0 && s->meeting.team != NULL)
+    return opi_meeting_share(s, err);
   for (uint32_t r = 0; r < s->n_ranks; ++r)
     s->local[r] = params->n_local_ranks == 0;
   for (uint32_t i = 0; i < params->n_local_ranks; ++i) {
@@ -122,19 +125,11 @@ static opipe_status check_budgets(const opi_context_object *context, opipe_error
   return OPIPE_OK;
 }
 
-static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
-                                 const opipe_session_params *params, opipe_error *err) {
+/* Everything that this process can know alone. */
+static opipe_status prepare(opi_context_object *context, opi_session_object *s,
+                            const opipe_session_params *params, opi_session_env *io_env,
+                            char out_id[64], opipe_error *err) {
   const opi_plan *plan = s->plan->plan;
-  char id[64];
-  opi_session_env env = {.allocator = &context->allocator,
-                         .logger = &context->logger,
-                         .model = s->plan->model->file,
-                         .plan = plan,
-                         .backends = s->backends,
-                         .local = s->local,
-                         .budget = context->budget,
-                         .owner = context->handle,
-                         .cores = context->cores};
   OPI_TRY(list_local(s, params, err));
   OPI_TRY(check_budgets(context, err));
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
@@ -143,10 +138,36 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
                                        &s->backends[r], err));
     }
   }
-  OPI_TRY(opi_transport_split(plan->decided.transport, id, &env.transport_options, err));
-  OPI_TRY(context->plugins.transport(context->plugins.ctx, id, &env.transport, err));
-  OPI_TRY(opi_context_evaluator(context, &env.evaluator, err));
-  OPI_TRY(meet_devices(context, s->plan, env.evaluator, params, err));
+  OPI_TRY(opi_transport_split(plan->decided.transport, out_id, &io_env->transport_options, err));
+  OPI_TRY(context->plugins.transport(context->plugins.ctx, out_id, &io_env->transport, err));
+  OPI_TRY(opi_context_evaluator(context, &io_env->evaluator, err));
+  return meet_devices(context, s->plan, io_env->evaluator, params, err);
+}
+
+static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
+                                 const opipe_session_params *params, opipe_error *err) {
+  char id[64];
+  opi_session_env env = {.allocator = &context->allocator,
+                         .logger = &context->logger,
+                         .model = s->plan->model->file,
+                         .plan = s->plan->plan,
+                         .backends = s->backends,
+                         .local = s->local,
+                         .budget = context->budget,
+                         .owner = context->handle,
+                         .cores = context->cores};
+  const bool meets = params->team != NULL;
+  if (meets) {
+    OPI_TRY(opi_meeting_begin(&s->meeting, params->team, err));
+    env.job = s->meeting.info.job;
+    env.board = &s->meeting.board;
+    env.together = (opi_together){opi_meeting_agree, opi_meeting_check, &s->meeting};
+  }
+  opipe_status status = prepare(context, s, params, &env, id, err);
+  if (meets)
+    status = opi_meeting_compare(s, status, err);
+  if (status < 0)
+    return status;
   report_kernels(context, s);
   return opi_session_open(&env, params, &s->session, err);
 }

@@ -43,6 +43,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_STATE opi_stream
 #define SELF_PROFILE opi_profile_object
 #define SELF_STRATEGY opi_strategy_object
+#define SELF_TEAM opi_team_object
 
 /* For functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \
@@ -345,6 +346,26 @@ ENTRY(SESSION, session_flags_set, (opipe_session *handle, opipe_error *err), (se
 ENTRY(SESSION, session_read, (opipe_session *handle, const opipe_read_params *params,
       opipe_train_clock *io_clock, opipe_error *err),
       (self, params, io_clock, err))
+ENTRY(CONTEXT, team_open, (opipe_context *handle, const opipe_team_params *params,
+      opipe_team **out_team, opipe_error *err),
+      (self, params, out_team, err))
+ENTRY_END(TEAM, team_close, opipe_team)
+ENTRY(TEAM, team_info, (opipe_team *handle, opipe_team_info *io_info, opipe_error *err),
+      (self, io_info, err))
+ENTRY_SINK(TEAM, team_describe, (opipe_team *handle, uint32_t format, opipe_write_fn write,
+      void *ctx, opipe_error *err),
+      (self, format, SINK, err))
+ENTRY(TEAM, team_gather, (opipe_team *handle, const opipe_gather_params *params,
+      opipe_error *err),
+      (self, params, err))
+ENTRY(TEAM, team_check, (opipe_team *handle, opipe_error *err), (self, err))
+ENTRY(TEAM, team_moved, (opipe_team *handle, uint64_t moves, const char *at, opipe_error *err),
+      (self, moves, at, err))
+ENTRY(TEAM, team_abort, (opipe_team *handle, const char *reason, opipe_error *err),
+      (self, reason, err))
+ENTRY(TEAM, team_stop, (opipe_team *handle, uint32_t what, opipe_error *err), (self, what, err))
+ENTRY(TEAM, team_step, (opipe_team *handle, uint64_t step, uint32_t *out_what, opipe_error *err),
+      (self, step, out_what, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -447,6 +468,16 @@ static const opipe_api api = {
     .session_submit_wait = session_submit_wait,
     .session_flags_set = session_flags_set,
     .session_read = session_read,
+    .team_open = team_open,
+    .team_close = team_close,
+    .team_info = team_info,
+    .team_describe = team_describe,
+    .team_gather = team_gather,
+    .team_check = team_check,
+    .team_moved = team_moved,
+    .team_abort = team_abort,
+    .team_stop = team_stop,
+    .team_step = team_step,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

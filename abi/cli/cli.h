@@ -75,10 +75,18 @@ typedef struct cli_planner_options {
   uint32_t samples;          /* of a micro-batch */
   bool decides;              /* --auto */
   bool every_node;           /* profile: a layer for each node */
+  bool machine;              /* profile --cluster: this machine is described */
 } cli_planner_options;
 
+/* Options of launch. */
+typedef struct cli_launch_options {
+  uint32_t n, restarts;
+  uint32_t tag; /* 1: lines begin with the rank */
+  const char *logs;
+} cli_launch_options;
+
 typedef struct cli_options {
-  uint64_t given[2]; /* given rows of tables.c, one bit each: cli_was_given */
+  uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
   char **operands;
   uint32_t n_operands;
@@ -91,7 +99,7 @@ typedef struct cli_options {
   uint32_t n_devices;
   uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport, *launcher;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
@@ -117,7 +125,7 @@ typedef struct cli_options {
   cli_order_options order;
   cli_play_options play;
   cli_planner_options planner;
-  bool machine; /* profile --cluster */
+  cli_launch_options launch;
   struct {
     uint32_t n_candidates, n_runs;
   } tune;
@@ -252,9 +260,26 @@ typedef struct cli_session {
   void *outline; /* file of a plan played without its model; malloc'ed */
   size_t outline_bytes;
   char pinned[256]; /* first input that binding pinned to a given tensor; "": none */
+  opipe_team *team; /* of the processes that run this command together; NULL: this one alone */
+  uint32_t team_rank;
+  int printed; /* standard output of a process that does not print; < 0: none */
+  uint64_t n_steps_begun;
+  int stopped_by; /* signal at which the steps ended; 0: none */
+  bool told_to_stop;
 } cli_session;
 
 int cli_open(const cli_options *options, cli_session *s);
+/* team.c: after cli_open. Joins the other processes of a launcher, and gives options their presets
+ * for so many. */
+int cli_join(cli_options *io_options, cli_session *s);
+/* Waits for the others; returns the status with which all end. Before cli_close. */
+int cli_part(cli_session *s, int status);
+void cli_team_print(cli_session *s); /* from now on this process prints, too */
+/* Refuses a plan whose outputs no single process has whole. */
+int cli_check_outputs(const cli_session *s);
+/* Before step or request number `step`: the signal at which to stop here, which is the same in all
+ * processes; 0: go on. */
+int cli_stop_before(cli_session *s, uint64_t step);
 void cli_close(cli_session *s);
 /* Binds to --bind, --pin and the given tensors; free dimensions get defaults. A tensor whose value
  * decides shapes is pinned. */
@@ -409,6 +434,7 @@ int cli_run(const cli_options *options);
 int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
+int cli_launch(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */

@@ -88,7 +88,8 @@ static uint32_t kind_of(const cli_command *c, const cli_options *o) {
   const bool plans = c->run == cli_plan || c->run == cli_simulate;
   if (c->run == cli_plan && o->n_operands > 1)
     return EXPLAIN;
-  if (c->run == cli_profile && (o->planner.arch != NULL || (o->machine && o->n_operands == 0)))
+  if (c->run == cli_profile &&
+      (o->planner.arch != NULL || (o->planner.machine && o->n_operands == 0)))
     return o->planner.arch != NULL ? SHAPE : MACHINE;
   if (plans && o->planner.arch != NULL)
     return ARCH;

@@ -71,10 +71,13 @@ bool cli_is_there(const char *path) {
 
 enum { FIRST_ID = 256 }; /* getopt_long's value for a row: this plus the row's number */
 
-/* The command's rows for getopt_long. `letters` has room for two characters per row, and two more.
+/* The command's rows for getopt_long. `letters` has room for two characters per row, and three
+ * more.
  */
 static void make_getopt(const cli_command *command, struct option *longs, char *letters) {
-  *letters++ = ':'; /* getopt_long prints nothing, and reports missing values */
+  if (command->run == cli_launch)
+    *letters++ = '+'; /* the options of the command that is launched are its own */
+  *letters++ = ':';   /* getopt_long prints nothing, and reports missing values */
   for (uint32_t i = 0; i < cli_n_option_rows; ++i) {
     const cli_option *o = &cli_option_rows[i];
     const int kind = o->argument == NULL     ? no_argument
@@ -158,7 +161,7 @@ static int refuse_option(const cli_command *c, int id, char **argv) {
 static int take_options(const cli_command *command, int argc, char **argv, bool *given,
                         cli_options *out) {
   struct option longs[CLI_OPTIONS_MOST + 1];
-  char letters[2 * CLI_OPTIONS_MOST + 2];
+  char letters[2 * CLI_OPTIONS_MOST + 3];
   make_getopt(command, longs, letters);
   optind = 1;
   opterr = 0;
@@ -257,6 +260,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   const bool plays = command->run == cli_simulate;
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
+  out->launch.tag = 1;
   out->rtol = out->atol = -1;
   out->fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;

@@ -82,13 +82,13 @@ int cli_profile(const cli_options *given) {
   if (o.n_operands > 1)
     return cli_usage("profile takes one MODEL, %u were given", o.n_operands);
   o.model = o.n_operands == 1 ? o.operands[0] : NULL;
-  if ((o.model != NULL) + (o.planner.arch != NULL) + (o.machine ? 1 : 0) != 1)
+  if ((o.model != NULL) + (o.planner.arch != NULL) + (o.planner.machine ? 1 : 0) != 1)
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
   if (o.cost == CLI_COST_UNSAID) /* a description has no device */
     o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
   if (cli_try_pages(&o) != CLI_DONE)
     return CLI_FAILED;
-  if (o.machine)
+  if (o.planner.machine)
     return profile_machine(&o);
   if (o.train && o.model != NULL)
     return profile_training(&o);

@@ -222,6 +222,8 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE)
     status = check_is_of_requests(o, s);
   if (status == CLI_DONE)
+    status = cli_check_outputs(s);
+  if (status == CLI_DONE)
     status = show_plan(s, json);
   if (status == CLI_DONE)
     status = cli_stream(s, s->plan, &how, tensors, *io_n, out, timing);
@@ -239,8 +241,12 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     (void)fputc('{', json.file);
   if (status == CLI_DONE)
     status = cli_stream_model(o, s, tensors, io_n, room, &json, &result, &timing);
-  if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0))
+  if (status == CLI_DONE && s->team_rank != 0 && result.n_outputs != 0 && json.file == NULL) {
+    cli_team_print(s); /* what no other process has */
+    print_outputs(&result);
+  } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0)) {
     cli_print_result(&result, &timing, status == CLI_DONE, &json);
+  }
   if (status == CLI_DONE && o->output != NULL)
     status = cli_write_outputs(o->output, &result);
   if (status == CLI_DONE && o->reference)
@@ -251,7 +257,9 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   return cli_json_end(&json, status);
 }
 
-int cli_run(const cli_options *o) {
+int cli_run(const cli_options *given) {
+  cli_options own = *given;
+  const cli_options *o = &own;
   struct stat st;
   cli_session s;
   uint32_t n = 0;
@@ -261,6 +269,8 @@ int cli_run(const cli_options *o) {
   if (there && o->check != NULL)
     return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
   int status = cli_open(o, &s);
+  if (status == CLI_DONE)
+    status = cli_join(&own, &s);
   opipe_model_info info = {.struct_size = sizeof(info)};
   if (status == CLI_DONE)
     (void)s.api->model_info(s.file, &info, NULL);
@@ -272,6 +282,7 @@ int cli_run(const cli_options *o) {
     status = read_inputs(o, tensors, &n);
   if (status == CLI_DONE)
     status = run_model(o, &s, tensors, &n, room);
+  status = cli_part(&s, status);
   cli_close(&s);
   for (uint32_t i = 0; tensors != NULL && i < room; ++i)
     cli_tensor_free(&tensors[i]);

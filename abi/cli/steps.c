@@ -67,6 +67,7 @@ int cli_open(const cli_options *o, cli_session *s) {
                                        .plugin_paths = o->plugins.items,
                                        .n_plugin_paths = o->plugins.n};
   memset(s, 0, sizeof(*s));
+  s->printed = -1;
   if (opipe_get_api(OPIPE_VIEW, &s->api, &err) < 0)
     return cli_report("opipe_get_api", &err);
   if (s->api->context_create(&params, &s->context, &err) < 0) {
@@ -88,6 +89,8 @@ void cli_close(cli_session *s) {
   if (s->api == NULL)
     return;
   cli_guard(NULL, NULL);
+  cli_team_print(s);
+  s->api->team_close(s->team);
   s->api->plan_destroy(s->plan);
   s->api->model_destroy(s->bound);
   s->api->model_destroy(s->file);

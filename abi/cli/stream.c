@@ -34,7 +34,7 @@ typedef struct stream {
 static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   opipe_model_info info = {.struct_size = sizeof(info)};
   (void)st->s->api->model_info(st->s->bound, &info, NULL);
-  out->n_outputs = info.n_outputs;
+  out->n_outputs = 0;
   out->outputs = calloc(info.n_outputs == 0 ? 1 : info.n_outputs, sizeof(cli_tensor));
   if (out->outputs == NULL)
     return cli_fail("out of memory");
@@ -42,9 +42,12 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
     opipe_tensor_info output = {.struct_size = sizeof(output)};
     opipe_tensor view;
     (void)st->s->api->model_output(st->s->bound, i, &output, NULL);
-    if (st->s->api->request_output(request, i, &view, &st->err) < 0)
+    const opipe_status found = st->s->api->request_output(request, i, &view, &st->err);
+    if (found == OPIPE_E_NOTFOUND && st->s->team != NULL)
+      continue; /* another process makes it */
+    if (found < 0)
       return cli_report("output", &st->err);
-    if (!cli_tensor_copy(output.name, &view, &out->outputs[i])) {
+    if (!cli_tensor_copy(output.name, &view, &out->outputs[out->n_outputs++])) {
       return cli_usage("output '%s' of type %s cannot be taken", output.name,
                        cli_dtype_name(output.dtype));
     }
@@ -110,7 +113,7 @@ static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
                                       .inputs = st->inputs};
   int status = CLI_DONE;
   while (status == CLI_DONE && st->head < n) {
-    if (*io_n > 1 && cli_asked_to_stop() != 0)
+    if (*io_n > 1 && st->tail < n && cli_stop_before(st->s, st->tail) != 0)
       n = st->tail;
     show_progress(st, *io_n);
     opipe_status submitted = OPIPE_PENDING;
@@ -148,8 +151,8 @@ static int run_interruptible(stream *st, uint32_t *io_n, cli_result *out) {
   if (status != CLI_DONE || *io_n == asked)
     return status;
   (void)fprintf(stderr, "onnx-pipe: %s: stopped after %u of %u requests\n",
-                cli_signal_name(cli_asked_to_stop()), *io_n, asked);
-  return CLI_SIGNALLED + cli_asked_to_stop();
+                cli_signal_name(st->s->stopped_by), *io_n, asked);
+  return CLI_SIGNALLED + st->s->stopped_by;
 }
 
 static int by_value(const void *left, const void *right) {
@@ -231,8 +234,10 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
   st.room = (how->session_flags & OPIPE_SESSION_REFERENCE) != 0 ? 1
             : how->at_once != 0                                 ? how->at_once
                                                                 : 2 * info.n_stages;
-  const opipe_session_params params = {
-      .struct_size = sizeof(params), .flags = how->session_flags, .spin_us = UINT32_MAX};
+  const opipe_session_params params = {.struct_size = sizeof(params),
+                                       .flags = how->session_flags,
+                                       .spin_us = UINT32_MAX,
+                                       .team = s->team};
   if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
   cli_progress("loading the weights of the plan's stages");

@@ -28,6 +28,7 @@ enum {
   LAYERS,   /* plan, simulate */
   PROFILE,  /* profile */
   TUNE,     /* tune */
+  LAUNCH,   /* launch */
   COMMON    /* every command */
 };
 
@@ -98,8 +99,9 @@ const cli_option cli_option_rows[] = {
     {PLAN, "depth", "N", "slots of a boundary tensor (2; more if it skips stages)",
      COUNT(depth, 1024), .in_plan = true},
     {PLAN, "transport", "NAME",
-     "local (preset) or a plugin's id, with options as NAME:key=value,...", TEXT(transport),
-     .in_plan = true},
+     "local (preset; of several processes shm) or a plugin's id, with options as "
+     "NAME:key=value,...",
+     TEXT(transport), .in_plan = true},
     {PLAN, "cost", "rates|measured|F=N,I=N,W=N",
      "node times by device rates (preset) or measured; or stage times in ms, F=5+5+9",
      cli_take_cost, 0, 0, 0, "rates|measured", .in_plan = true},
@@ -175,6 +177,10 @@ const cli_option cli_option_rows[] = {
     {RUN, "input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", LIST(inputs)},
     {RUN, "output", "DIR", "write every output as DIR/NAME.npy; also -o", TEXT(output),
      .letter = 'o'},
+    {RUN, "launcher", "none|NAME",
+     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
+     "(preset: the first complete set)",
+     TEXT(launcher)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -190,6 +196,10 @@ const cli_option cli_option_rows[] = {
     {RUN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
     {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
+    {TRAIN, "launcher", "none|NAME",
+     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
+     "(preset: the first complete set)",
+     TEXT(launcher)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
@@ -333,6 +343,16 @@ const cli_option cli_option_rows[] = {
     {TUNE, "allow-hardlinks", NULL, "external data may have several hard links",
      BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
 
+    {LAUNCH, "processes", "N", "number of processes; also -n", COUNT(launch.n, 4096),
+     .letter = 'n'},
+    {LAUNCH, "restarts", "K",
+     "start all again after a failure, at most K times (0); not after status 2, 130 or 143. 'train "
+     "--save DIR' then resumes from DIR",
+     cli_take_within, AT(launch.restarts), 0, 1000000, NULL},
+    {LAUNCH, "tag", "0|1", "1 (preset): '[rank R] ' before each line", CHOICE(launch.tag, "0|1")},
+    {LAUNCH, "logs", "DIR", "also write each process's lines to DIR/rank-R.log", TEXT(launch.logs)},
+    {LAUNCH, "help", NULL, "this text", NULL, 0, 0, 0, NULL, .letter = 'h'},
+
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      LIST(plugins)},
@@ -392,6 +412,18 @@ const cli_command cli_commands[] = {
      {DATA, TRAINED, OPTIMIZE, TRAIN, PLAN, PLANNER, MODEL, COMMON},
      .basics = "data batch loss optimizer steps epochs save resume save-model stages device "
                "schedule microbatches help"},
+    {"launch",
+     "start processes of one command on this machine, as torchrun does",
+     NULL,
+     cli_launch,
+     {LAUNCH},
+     "usage: onnx-pipe launch -n N [OPTION ...] -- COMMAND ...\n\n"
+     "COMMAND is a command of onnx-pipe, or any program. Every process gets torchrun's variables\n"
+     "(RANK, WORLD_SIZE, ...); process 0 gets the input. The first process that fails is named, "
+     "the\n"
+     "others have 3 seconds, then SIGTERM, 5 seconds later SIGKILL; its status is that of launch\n"
+     "(128 + N for signal N). Signals are passed on.\n",
+     .basics = "processes help"},
     {"plugins",
      "list the plugins found, and why others were refused",
      NULL,
@@ -456,6 +488,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [LAYERS] = "Without a model",
                                      [PROFILE] = "Profiles",
                                      [TUNE] = "Kernels",
+                                     [LAUNCH] = "Processes",
                                      [COMMON] = "Common"};
 
 /* True if it is the k-th word of "a b c". */

@@ -24,7 +24,7 @@ struct cli_option {
   char letter;          /* short form; 0: none */
 };
 
-enum { CLI_SECTIONS_MOST = 12, CLI_OPTIONS_MOST = 128 };
+enum { CLI_SECTIONS_MOST = 12, CLI_OPTIONS_MOST = 192 };
 
 struct cli_command {
   const char *name, *help;

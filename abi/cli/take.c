@@ -183,7 +183,7 @@ int cli_take_auto(const cli_option *option, const char *value, cli_options *o) {
 /* profile --cluster[=FILE|NAME]: without a value, this machine. */
 int cli_take_machine(const cli_option *option, const char *value, cli_options *o) {
   (void)option;
-  o->machine = value == NULL;
+  o->planner.machine = value == NULL;
   o->cluster = value;
   return CLI_DONE;
 }

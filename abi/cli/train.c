@@ -145,9 +145,11 @@ int cli_train(const cli_options *o) {
   train_setup *t = calloc(1, sizeof(*t));
   if (t == NULL)
     return cli_fail("out of memory");
+  t->joins = true;
   int status = train_setup_open(t, o, true);
   if (status == CLI_DONE)
     status = train(t);
+  status = cli_part(&t->s, status);
   train_setup_close(t);
   free(t);
   return status;

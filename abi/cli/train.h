@@ -66,6 +66,7 @@ typedef struct train_setup {
   cli_strategy strategy; /* if a planner was asked */
   json_t *plan_file;     /* --plan, as JSON */
   train_run run;         /* made from the above */
+  bool joins;            /* set before: this command runs with other processes of a launcher */
 } train_setup;
 /* Loads, binds, plans. needs_data: refuses to go on without data. */
 int train_setup_open(train_setup *setup, const cli_options *given, bool needs_data);

@@ -187,9 +187,9 @@ static int drain(train_loop *l) {
   return status == CLI_DONE && !flushed ? cli_report("train", &err) : status;
 }
 
-static bool goes_on(const train_loop *l) {
-  return l->stopped == NULL && (l->run->quiet || cli_asked_to_stop() == 0) &&
-         l->n_started < l->run->n_steps;
+static bool goes_on(train_loop *l) {
+  return l->stopped == NULL && l->n_started < l->run->n_steps &&
+         (l->run->quiet || cli_stop_before(l->run->s, l->n_started) == 0);
 }
 
 static int steps(train_loop *l) {
@@ -216,7 +216,8 @@ int train_open_session(train_loop *l, uint32_t flags) {
   const opipe_session_params params = {.struct_size = sizeof(params),
                                        .flags = flags,
                                        .max_in_flight = l->n_places,
-                                       .spin_us = UINT32_MAX};
+                                       .spin_us = UINT32_MAX,
+                                       .team = run->s->team};
   return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
              ? cli_report("opening a session", &err)
              : CLI_DONE;
@@ -256,7 +257,7 @@ static int train_steps(train_loop *l) {
   int status = steps(l);
   cli_progress_end();
   const double took = cli_now() - l->start_s;
-  const int number = l->run->quiet ? 0 : cli_asked_to_stop();
+  const int number = l->run->quiet ? 0 : l->run->s->stopped_by;
   if (status == CLI_DONE && l->stopped == NULL && number != 0)
     status = end_by_signal(l, number);
   if (!l->run->quiet)

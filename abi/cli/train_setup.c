@@ -224,6 +224,8 @@ int train_setup_bind(train_setup *t, const cli_options *given, bool needs_data) 
   t->o = *given;
   t->run = (train_run){.o = &t->o, .s = &t->s, .data = &t->data, .options = &t->options};
   int status = cli_open(&t->o, &t->s);
+  if (status == CLI_DONE && t->joins)
+    status = cli_join(&t->o, &t->s);
   if (status == CLI_DONE)
     status = cli_train_read(&t->o, 1, 0, &t->own, &t->options);
   if (status == CLI_DONE)

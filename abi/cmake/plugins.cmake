@@ -3,7 +3,8 @@
 # Every folder plugins/<kind>-<id>/ becomes lib/onnx-pipe/opipe-<kind>-<id>.so. A plugin sees
 # abi/include and its own folder, nothing else of ours, and exports opipe_plugin_v1 alone.
 # A folder may hold a plugin.cmake for what it needs besides; it sees `plugin_target` (linked),
-# `plugin_objects` (compiled, may be empty), and may set `plugin_skip` to a reason to leave it out.
+# `plugin_objects` (compiled, may be empty), and may set `plugin_skip` to a reason to leave it out, or
+# `plugin_more` to objects that both its module and its static archive contain.
 # A family of plugins from one folder lists its ids, one a line, in ids.txt: one .so for each, the
 # source that holds the descriptor compiled once per id with OPIPE_PLUGIN_ID set to it (a string),
 # the others compiled once for all.
@@ -85,6 +86,7 @@ foreach(folder IN LISTS plugin_folders)
       target_compile_options(${plugin_objects} PRIVATE -ffp-contract=off -fno-math-errno)
     endif()
     unset(plugin_skip)
+    unset(plugin_more)
     include(${folder}/plugin.cmake OPTIONAL)
     if(plugin_skip)
       set_target_properties(${plugin_target} ${plugin_objects} PROPERTIES EXCLUDE_FROM_ALL ON)
@@ -97,7 +99,8 @@ foreach(folder IN LISTS plugin_folders)
 
     if(OPIPE_STATIC_PLUGINS)
       string(REPLACE "-" "_" static_id ${plugin})
-      add_library(${plugin_target}-static STATIC ${descriptor_sources} ${object_sources})
+      add_library(${plugin_target}-static STATIC ${descriptor_sources} ${object_sources}
+        ${plugin_more})
       opi_plugin_settings(${plugin_target}-static ${folder})
       target_compile_definitions(${plugin_target}-static PRIVATE
         OPIPE_PLUGIN_STATIC_ID=${static_id} OPIPE_PLUGIN_ID="${plugin_id}")

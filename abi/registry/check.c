@@ -142,10 +142,11 @@ static const table_rule rules[] = {
                              {{0, 0}}},
     [OPIPE_KIND_TRANSPORT] =
         {OPIPE_TRANSPORT_ID,
-         OPIPE_END(opipe_transport, batch_end),
+         OPIPE_END(opipe_transport, memory_free),
          OPIPE_END(opipe_transport, abort),
          {{offsetof(opipe_transport, group_open), OPIPE_END(opipe_transport, group_test)},
-          {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)}}},
+          {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)},
+          {offsetof(opipe_transport, memory_alloc), OPIPE_END(opipe_transport, memory_free)}}},
 };
 
 size_t opi_table_room(uint32_t kind) {

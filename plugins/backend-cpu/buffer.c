@@ -38,10 +38,28 @@ opipe_status cpu_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t k
 void cpu_buffer_free(opipe_buffer *buffer) {
   if (buffer != NULL) {
     opipe_device *device = buffer->device;
-    opipe_host_free(device->host, &device->meter, buffer->kind, buffer->data, buffer->n_bytes,
-                    CPU_ALIGN_BYTES);
+    if (!buffer->imported) {
+      opipe_host_free(device->host, &device->meter, buffer->kind, buffer->data, buffer->n_bytes,
+                      CPU_ALIGN_BYTES);
+    }
     cpu_release(device->host, buffer, sizeof *buffer);
   }
+}
+
+opipe_status cpu_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                               opipe_buffer **out_buffer, opipe_error *err) {
+  if (native == 0 || native % CPU_ALIGN_BYTES != 0 || n_bytes > UINTPTR_MAX - native) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "buffer_import: %llu bytes at 0x%llx, which must be a multiple of %d",
+                      (unsigned long long)n_bytes, (unsigned long long)native, CPU_ALIGN_BYTES);
+  }
+  opipe_buffer *buffer = cpu_acquire(device->host, sizeof *buffer, "buffer", err);
+  if (buffer == NULL)
+    return OPIPE_E_NOMEM;
+  *buffer = (opipe_buffer){
+      .device = device, .data = (void *)(uintptr_t)native, .n_bytes = n_bytes, .imported = true};
+  *out_buffer = buffer;
+  return OPIPE_OK;
 }
 
 opipe_status cpu_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err) {

@@ -68,6 +68,7 @@ struct opipe_buffer {
   void *data;
   uint64_t n_bytes;
   uint32_t kind;
+  bool imported; /* the memory is somebody else's */
 };
 
 struct opipe_queue {
@@ -127,6 +128,8 @@ opipe_status cpu_device_usage(opipe_device *device, opipe_device_usage *io_usage
 opipe_status cpu_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
                               opipe_buffer **out_buffer, opipe_error *err);
 void cpu_buffer_free(opipe_buffer *buffer);
+opipe_status cpu_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                               opipe_buffer **out_buffer, opipe_error *err);
 opipe_status cpu_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
 void cpu_prefer_huge_pages(void *data, uint64_t n_bytes);
 /* Address of a region, checked against its buffer; `what` names it in the message. */

@@ -149,6 +149,29 @@ void emudev_buffer_free(opipe_buffer *buffer) {
   emudev_free(buffer->device, buffer, sizeof *buffer);
 }
 
+/* Counted by nobody here, as the inner backend does not count it. */
+opipe_status emudev_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                                  opipe_buffer **out_buffer, opipe_error *err) {
+  const opipe_backend *inner = device->self->inner;
+  if (device->index >= HOST_DEVICES || !OPIPE_HAS(inner, opipe_backend, buffer_import) ||
+      inner->buffer_import == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "emulated device %u: memory of the host's cannot be a buffer of it",
+                      device->index);
+  }
+  opipe_buffer *buffer = emudev_alloc(device, sizeof *buffer);
+  if (buffer == NULL)
+    return emudev_nomem(sizeof *buffer, err);
+  buffer->device = device;
+  const opipe_status status =
+      inner->buffer_import(device->inner, native, n_bytes, &buffer->inner, err);
+  if (status < 0)
+    emudev_free(device, buffer, sizeof *buffer);
+  else
+    *out_buffer = buffer;
+  return status;
+}
+
 opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err) {
   if (buffer->device->index >= HOST_DEVICES) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED,

@@ -157,6 +157,8 @@ opipe_status emudev_device_usage(opipe_device *device, opipe_device_usage *io_us
 opipe_status emudev_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t kind,
                                  opipe_buffer **out_buffer, opipe_error *err);
 void emudev_buffer_free(opipe_buffer *buffer);
+opipe_status emudev_buffer_import(opipe_device *device, uint64_t native, uint64_t n_bytes,
+                                  opipe_buffer **out_buffer, opipe_error *err);
 opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
 opipe_region emudev_region(const opipe_region *region); /* the same of the inner buffer */
 

@@ -51,6 +51,7 @@ static const opipe_backend backend_table = {
     .add = emudev_add,
     .sum_squares = emudev_sum_squares,
     .update = emudev_update,
+    .buffer_import = emudev_buffer_import,
     .event_create_timed = emudev_event_create_timed,
     .event_elapsed = emudev_event_elapsed};
 

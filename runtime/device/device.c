@@ -32,10 +32,59 @@ void opi_rank_discharge(opi_rank *rank, uint64_t n_bytes) {
   rank->charged_bytes -= n_bytes;
 }
 
+/* Where messages arrive in the transport's own memory, that is what boundary buffers are made of.
+ */
+static bool uses_wire_memory(const opi_rank *rank, uint32_t kind) {
+  const opipe_transport *transport = rank->setup->transport;
+  return kind == OPIPE_BUFFER_BOUNDARY && rank->endpoint != NULL &&
+         (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0 &&
+         OPIPE_HAS(transport, opipe_transport, memory_free) && transport->memory_alloc != NULL &&
+         OPIPE_HAS(rank->backend, opipe_backend, buffer_import) &&
+         rank->backend->buffer_import != NULL;
+}
+
+static opipe_status take_wire_memory(opi_rank *rank, uint64_t n_bytes, opi_block *out_block,
+                                     opipe_error *err) {
+  OPI_TRY(
+      OPI_ASK_WIRE(rank->setup, memory_alloc, err, rank->endpoint, n_bytes, &out_block->wire_data));
+  if (out_block->wire_data == NULL || (uintptr_t)out_block->wire_data % rank->alignment != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "transport '%s': memory at %p, the device's buffers are aligned to %u bytes",
+                    rank->setup->env.transport.id, out_block->wire_data, rank->alignment);
+  }
+  rank->wire_bytes += n_bytes;
+  return OPI_MAKE_RANK(rank, buffer_import, &out_block->buffer, err, rank->device,
+                       (uint64_t)(uintptr_t)out_block->wire_data, n_bytes);
+}
+
+/* The device holds its cap for what it has handed out; the transport's memory comes on top. */
+static opipe_status check_cap(const opi_rank *rank, uint64_t n_bytes, bool wire, opipe_error *err) {
+  const uint64_t cap =
+      rank->setup->reference ? 0 : rank->setup->plan->decided.devices[rank->index].memory_bytes;
+  opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+  uint64_t used = rank->wire_bytes;
+  if (cap == 0 || (!wire && used == 0))
+    return OPIPE_OK;
+  OPI_TRY(OPI_ASK_RANK(rank, device_usage, err, rank->device, &usage));
+  for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
+    used += usage.live_bytes[kind];
+  if (used <= cap && n_bytes <= cap - used)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_LIMIT, "%s are in use, the device's cap is %s", OPI_SIZE(used),
+                  OPI_SIZE(cap));
+}
+
 static opipe_status allocate(opi_rank *rank, uint64_t n_bytes, uint32_t kind, opi_block *out_block,
                              opipe_error *err) {
   void *host = NULL;
-  OPI_TRY(OPI_MAKE_RANK(rank, buffer_alloc, &out_block->buffer, err, rank->device, n_bytes, kind));
+  const bool wire = uses_wire_memory(rank, kind);
+  OPI_TRY(check_cap(rank, n_bytes, wire, err));
+  if (wire) {
+    OPI_TRY(take_wire_memory(rank, n_bytes, out_block, err));
+  } else {
+    OPI_TRY(
+        OPI_MAKE_RANK(rank, buffer_alloc, &out_block->buffer, err, rank->device, n_bytes, kind));
+  }
   if ((kind == OPIPE_BUFFER_BOUNDARY || kind == OPIPE_BUFFER_STATE) &&
       (rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0)
     OPI_TRY(opi_buffer_host(rank, out_block->buffer, &host, err));
@@ -73,6 +122,10 @@ void opi_rank_give(opi_rank *rank, opi_block *block) {
   if (block->memory != NULL)
     rank->setup->transport->memory_drop(block->memory);
   rank->backend->buffer_free(block->buffer);
+  if (block->wire_data != NULL) {
+    rank->setup->transport->memory_free(rank->endpoint, block->wire_data);
+    rank->wire_bytes -= block->n_bytes;
+  }
   opi_rank_discharge(rank, block->n_bytes);
   *block = (opi_block){.buffer = NULL};
 }

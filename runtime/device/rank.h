@@ -11,6 +11,7 @@ typedef struct opi_block {
   opipe_buffer *buffer; /* NULL: none */
   opipe_memory *memory; /* its registration with the rank's endpoint; NULL: no region travels */
   char *host;           /* of a boundary buffer; NULL: none */
+  void *wire_data;      /* memory of the transport's that the buffer was made of; NULL: none */
   uint64_t n_bytes;
 } opi_block;
 
@@ -45,6 +46,7 @@ typedef struct opi_rank {
   opipe_endpoint *endpoint;
   opipe_params *params;   /* NULL: the model has no parameters, or the session trains */
   uint64_t charged_bytes; /* to the budget */
+  uint64_t wire_bytes;    /* of the transport's memory; the device counts none of it */
   /* under the shapes' submit_lock */
   opi_rank_arena arenas[OPI_ARENAS];
   uint32_t n_arenas;

@@ -32,6 +32,17 @@ typedef struct opi_shape_source {
                         opipe_error *err);
 } opi_shape_source;
 
+/* How sessions that hold the other ranks open and fail together. NULL members: this one is alone.
+ */
+typedef struct opi_together {
+  /* Every session calls it at the same places, `what`, with its own status so far, and gets the
+   * answer of all: OPIPE_OK, or the reason of one. */
+  opipe_status (*agree)(void *ctx, const char *what, opipe_status own, opipe_error *err);
+  /* OPIPE_OK, or why the others are gone; never waits. [any-thread] */
+  opipe_status (*check)(void *ctx, opipe_error *err);
+  void *ctx;
+} opi_together;
+
 /* All borrowed: must outlive the session. */
 typedef struct opi_session_env {
   const opipe_allocator *allocator;
@@ -40,7 +51,10 @@ typedef struct opi_session_env {
   const opi_plan *plan;
   const opi_backend_ref *backends; /* [plan->n_ranks] */
   opi_transport_ref transport;
-  const char *transport_options;  /* may be NULL */
+  const char *transport_options; /* may be NULL */
+  const char *job;               /* for the transport; may be NULL */
+  const opipe_board *board;      /* where other sessions of the plan are found; may be NULL */
+  opi_together together;
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;

@@ -232,10 +232,20 @@ static opi_request *request_at(const opi_setup *s, const opi_rank *rank, uint64_
   return s->engine->ring[n % s->engine->ring_room];
 }
 
+/* Fails the session where processes that hold its other ranks are gone. */
+static bool is_deserted(opi_setup *s) {
+  const opi_together *t = &s->env.together;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (t->check == NULL || t->check(t->ctx, &why) == OPIPE_OK)
+    return false;
+  opi_session_fail(s, s->here[0], NULL, &why);
+  return true;
+}
+
 void opi_watch(opi_setup *s) {
   const uint64_t now = opi_clock_ns();
   uint32_t rank = 0, waiter = OPIPE_NONE;
-  if (s->reference || opi_session_failed(s) || !find_stuck(s, now, &rank))
+  if (s->reference || opi_session_failed(s) || is_deserted(s) || !find_stuck(s, now, &rank))
     return;
   char culprit[250], other[200] = "";
   opipe_error why = OPIPE_ERROR_INIT;

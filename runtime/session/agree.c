@@ -121,6 +121,9 @@ static opipe_status take_turns(talk *t, bool *io_moved, opipe_error *err) {
 static opipe_status wait(const talk *t, uint32_t seen, uint64_t deadline_ns, opipe_error *err) {
   const opi_transport_ref *via = t->p->transport;
   const uint64_t ms = t->p->timeout_ns / 1000000;
+  const opi_together *together = &t->p->together;
+  if (together->check != NULL)
+    OPI_TRY(together->check(together->ctx, err));
   if (opi_clock_ns() >= deadline_ns) {
     return t->heard ? opi_fail(err, OPIPE_E_TIMEOUT,
                                "transport '%s': rank %u could not tell rank %u within %" PRIu64

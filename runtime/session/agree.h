@@ -5,6 +5,7 @@
 #define OPI_AGREE_H
 
 #include "partition/plan/plan.h"
+#include "runtime/device/device.h"
 
 /* A rank of this process. All borrowed. */
 typedef struct opi_agree_rank {
@@ -25,6 +26,7 @@ typedef struct opi_agree_params {
   const opi_agree_rank *ranks; /* [n_ranks_here] */
   uint32_t n_ranks_here, n_ranks;
   uint64_t timeout_ns;
+  opi_together together; /* asked meanwhile whether the others are there */
   const opipe_allocator *allocator;
 } opi_agree_params;
 

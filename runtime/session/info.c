@@ -81,6 +81,8 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   for (uint32_t kind = 0; kind < OPIPE_BUFFER_KINDS; ++kind)
     info.total_bytes += usage.live_bytes[kind];
   opi_lock_take(&s->shapes->submit_lock); /* keeps shapes from coming and going */
+  usage.live_bytes[OPIPE_BUFFER_BOUNDARY] += rank->wire_bytes;
+  info.total_bytes += rank->wire_bytes;
   info.params_bytes = usage.live_bytes[OPIPE_BUFFER_PARAMS];
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);

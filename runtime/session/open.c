@@ -251,9 +251,13 @@ static void close_rank(opi_rank *rank) {
 
 static opipe_status open_world(opi_setup *s, opipe_error *err) {
   const opipe_world_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, options),
+      .struct_size = (uint32_t)OPIPE_END(opipe_world_params, board),
       .n_ranks = s->plan->decided.n_ranks,
-      .options = s->env.transport_options};
+      .options = s->env.transport_options,
+      .local_ranks = s->here,
+      .n_local_ranks = s->n_here == s->plan->decided.n_ranks ? 0 : s->n_here,
+      .job = s->env.job,
+      .board = s->env.board};
   OPI_TRY(OPI_MAKE_WIRE(s, world_open, &s->world, err, s->env.transport.self, &params));
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
@@ -297,6 +301,7 @@ static opipe_status agree(opi_setup *s, opipe_error *err) {
                                    .n_ranks_here = n,
                                    .n_ranks = s->plan->decided.n_ranks,
                                    .timeout_ns = s->watchdog_ns,
+                                   .together = s->env.together,
                                    .allocator = s->allocator};
   const opipe_status status = opi_agree(&params, err);
   opi_free(s->allocator, ranks, n * sizeof *ranks);
@@ -319,33 +324,57 @@ typedef struct whole {
   opi_engine engine;
 } whole;
 
-static opipe_status open_all(opi_session *session, const opipe_session_params *params,
+/* `own`, or why another session that holds ranks of this plan refuses. */
+static opipe_status together(const opi_setup *s, const char *what, opipe_status own,
                              opipe_error *err) {
+  const opi_together *t = &s->env.together;
+  return t->agree == NULL ? own : t->agree(t->ctx, what, own, err);
+}
+
+/* Parameters, inputs, the engine, devices. */
+static opipe_status open_parts(opi_session *session, const opipe_session_params *params,
+                               opipe_error *err) {
   opi_setup *s = session->setup;
   const uint32_t spin_us = params == NULL ? UINT32_MAX : params->spin_us;
-  /* Parameters, inputs and the engine. */
   OPI_TRY(list_ranks(s, err));
   OPI_TRY(read_params(session, params, err));
   OPI_TRY(opi_peers_check(s, err));
   OPI_TRY(list_inputs(s, err));
   OPI_TRY(opi_engine_open(session->engine, s, err));
-  /* Devices and messages. */
   OPI_TRY(cap_together(session, err));
   OPI_TRY(open_ranks(s, err));
   share_cores(session, spin_us); /* again, since devices may have taken cores */
-  if (!s->reference) {
-    OPI_TRY(open_world(s, err));
-    OPI_TRY(agree(s, err));
-  }
-  /* The plan's own shape, and the requests that will run it. */
+  return OPIPE_OK;
+}
+
+/* The plan's own shape, and the requests that will run it. */
+static opipe_status open_shape(opi_session *session, opipe_error *err) {
+  opi_setup *s = session->setup;
   session->shapes->periodic =
       s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(opi_streams_open(s, err));
   OPI_TRY(opi_shapes_open(session->shapes, err));
-  OPI_TRY(opi_engine_build(session->engine, err));
+  return opi_engine_build(session->engine, err);
+}
+
+static opipe_status open_requests(opi_session *session, opipe_error *err) {
+  opi_setup *s = session->setup;
   OPI_TRY(opi_peers_open(session, err));
   OPI_TRY(opi_session_ready(s, err));
-  OPI_TRY(opi_requests_open(session, err));
+  return opi_requests_open(session, err);
+}
+
+static opipe_status open_all(opi_session *session, const opipe_session_params *params,
+                             opipe_error *err) {
+  opi_setup *s = session->setup;
+  OPI_TRY(together(s, "devices", open_parts(session, params, err), err));
+  if (!s->reference)
+    OPI_TRY(together(s, "transport", open_world(s, err), err));
+  opipe_status status = s->reference ? OPIPE_OK : agree(s, err);
+  if (status == OPIPE_OK)
+    status = open_shape(session, err);
+  OPI_TRY(together(s, "memory", status, err));
+  OPI_TRY(together(s, "requests", open_requests(session, err), err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   session->opened = true;
   return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);

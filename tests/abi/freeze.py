@@ -35,6 +35,7 @@ HEADERS = [
     "simulate",
     "planning",
     "requests",
+    "team",
     "host",
 ]
 UNSETTLED = {"opipe_details", "opipe_host_pages", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"
@@ -203,9 +204,13 @@ def text_of(header, rows, frozen):
         lines += ["  , %s \\" % text[struct] for struct in text if guards[struct] == minor]
         lines[-1] = lines[-1][: -len(" \\")]
         lines += ["#else", "#define %s" % name, "#endif"]
-    lines.append("#define OPIPE_ROWS_%s \\" % upper)
-    lines += ["  %s, \\" % text[struct] for struct in text if not guards[struct]]
-    lines[-1] = lines[-1][: -len(", \\")] + "".join(" OPIPE_ROWS_%s_%d" % (upper, minor) for minor in later)
+    first = ["  %s, \\" % text[struct] for struct in text if not guards[struct]]
+    further = "".join(" OPIPE_ROWS_%s_%d" % (upper, minor) for minor in later)
+    if first:
+        lines += ["#define OPIPE_ROWS_%s \\" % upper] + first
+        lines[-1] = lines[-1][: -len(", \\")] + further
+    else:  # each of the others begins with a comma
+        lines.append("#define OPIPE_ROWS_%s%s" % (upper, further))
     lines += ["/* clang-format on */", "", "#endif /* OPIPE_FROZEN_%s_H */" % upper, ""]
     return "\n".join(lines)
 

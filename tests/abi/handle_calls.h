@@ -7,7 +7,7 @@
 
 #include "tests/abi/host_kit.h"
 
-enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, PROFILE, STRATEGY, KINDS };
+enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, PROFILE, STRATEGY, TEAM, KINDS };
 
 typedef struct bench {
   host_kit k;    /* for training */
@@ -138,6 +138,17 @@ CALL(session_submit_wait, , opipe_request *made = NULL;
 CALL(session_flags_set, , return api->session_flags_set(h, err);)
 CALL(session_read, , const opipe_read_params none = opipe_read_params_init();
      return api->session_read(h, &none, NULL, err);)
+MAKES(team_open, opipe_team, NULL, )
+ENDS(team_close)
+INFO(team_info, opipe_team_info, )
+SINK(team_describe, OPIPE_FORMAT_TEXT, )
+CALL(team_gather, , opipe_gather_params barrier = opipe_gather_params_init(); barrier.name = "here";
+     return api->team_gather(h, &barrier, err);)
+CALL(team_check, , return api->team_check(h, err);)
+CALL(team_moved, , return api->team_moved(h, 1, "here", err);)
+CALL(team_abort, , return api->team_abort(h, "no reason", err);)
+CALL(team_stop, , return api->team_stop(h, 1, err);)
+CALL(team_step, , uint32_t what = 0; return api->team_step(h, 1, &what, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
 CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
@@ -269,7 +280,17 @@ static const handle_call handle_calls[] = {
     ROW(plan_training, PLAN),
     ROW(session_submit_wait, SESSION),
     ROW(session_flags_set, SESSION),
-    ROW(session_read, SESSION)};
+    ROW(session_read, SESSION),
+    ROW(team_open, CONTEXT),
+    ROW_VOID(team_close, TEAM),
+    ROW(team_info, TEAM),
+    ROW(team_describe, TEAM),
+    ROW(team_gather, TEAM),
+    ROW(team_check, TEAM),
+    ROW(team_moved, TEAM),
+    ROW(team_abort, TEAM),
+    ROW(team_stop, TEAM),
+    ROW(team_step, TEAM)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

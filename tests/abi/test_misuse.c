@@ -121,6 +121,15 @@ static opipe_state *open_past(host_kit *k) {
   return state;
 }
 
+/* A team of this process alone. */
+static opipe_team *open_team(host_kit *k) {
+  opipe_team_params params = opipe_team_params_init();
+  opipe_team *team = NULL;
+  params.launcher = "none";
+  OPI_ASSERT_OK_FATAL(k->api->team_open(k->context, &params, &team, &k->err), &k->err);
+  return team;
+}
+
 /* One of each kind that lives, one that does not. */
 static void bench_open(bench *b) {
   host_kit *k = &b->k;
@@ -135,9 +144,9 @@ static void bench_open(bench *b) {
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
   kit_strategy(k, &profile, &strategy);
-  void *const live[KINDS] = {k->context,          k->bound,      k->plan,
-                             k->session,          train_step(k), order,
-                             open_past(&b->past), profile,       strategy};
+  void *const live[KINDS] = {
+      k->context,          k->bound, k->plan,  k->session,  train_step(k), order,
+      open_past(&b->past), profile,  strategy, open_team(k)};
   memcpy(b->live, live, sizeof live);
   opipe_context *second = NULL;
   opipe_model *bound = NULL;
@@ -153,8 +162,9 @@ static void bench_open(bench *b) {
   opipe_state *state = NULL;
   OPI_ASSERT_OK_FATAL(k->api->session_state_open(b->past.session, NULL, &state, &k->err), &k->err);
   kit_strategy(k, &profile, &strategy);
-  void *const dead[KINDS] = {second, bound, plan,    session, train_step(k),
-                             order,  state, profile, strategy};
+  opipe_team *team = open_team(k);
+  void *const dead[KINDS] = {second, bound, plan,    session,  train_step(k),
+                             order,  state, profile, strategy, team};
   memcpy(b->dead, dead, sizeof dead);
   k->api->context_destroy(second);
   k->api->model_destroy(bound);
@@ -165,11 +175,13 @@ static void bench_open(bench *b) {
   k->api->state_close(state);
   k->api->profile_destroy(profile);
   k->api->strategy_destroy(strategy);
+  k->api->team_close(team);
 }
 
 static void bench_close(bench *b) {
   b->k.api->profile_destroy(b->live[PROFILE]);
   b->k.api->strategy_destroy(b->live[STRATEGY]);
+  b->k.api->team_close(b->live[TEAM]);
   b->k.api->request_release(b->live[REQUEST]);
   b->k.api->order_destroy(b->live[ORDER]);
   kit_close(&b->past);

@@ -194,6 +194,11 @@ static void test_batches_of_a_transport_come_in_pairs(void) {
                    "others that belong with it are not");
   full.batch_begin = NULL;
   OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
+  full.memory_free = NULL;
+  OPI_ASSERT_ERROR(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), OPIPE_E_ABI, &err,
+                   "others that belong with it are not");
+  full.memory_alloc = NULL;
+  OPI_ASSERT_OK(opi_table_copy(OPIPE_KIND_TRANSPORT, &full, &copy, &err), &err);
 }
 
 /* A table that ends within a slot ends before it; of the slots for training all are there, or none.

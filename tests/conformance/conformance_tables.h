@@ -161,7 +161,10 @@ static const tables_rule tables_rules[] = {
                               TABLES_SLOTS(opipe_transport),
                               {TABLES_RANGE(opipe_transport, group_open, group_test),
 #if OPIPE_ABI_MINOR >= 1
-                               TABLES_RANGE(opipe_transport, batch_begin, batch_end)
+                               TABLES_RANGE(opipe_transport, batch_begin, batch_end),
+#endif
+#if OPIPE_ABI_MINOR >= 5
+                               TABLES_RANGE(opipe_transport, memory_alloc, memory_free)
 #endif
                               }}};
 

@@ -41,6 +41,7 @@ ALLOWED = {
     "partition/study/improve": ["partition/study/improve", "partition/schedule", *BELOW],
     "partition/study/page": ["partition/study/page", "partition/plan", "partition/schedule", "partition/study/cluster", "partition/study/layers", "partition/study/simulate", *BELOW],
     "runtime/base": ["runtime/base", "loader/base", "abi/include"],
+    "runtime/launch": ["runtime/launch", "runtime/base", *BELOW],
     "runtime/device": ["runtime/device", "runtime/base", *RUN],
     "runtime/weights": ["runtime/weights", "runtime/device", *RUN],
     "runtime/checkpoint": ["runtime/checkpoint", "runtime/weights", *RUN],
@@ -68,6 +69,8 @@ def owner(path):
 def allowed_for(folder):
     if folder.startswith("plugins/host-"):
         return [folder, "plugins/hosts", "abi/include"]
+    if folder.startswith("plugins/transport-"):
+        return [folder, "plugins/machine", "abi/include"]
     return [folder, "abi/include"] if folder.startswith("plugins/") else ALLOWED[folder]
 
 

@@ -476,7 +476,8 @@ typedef struct opipe_backend {
                                 opipe_error *err);
   void (*host_unregister)(opipe_device *device, void *data); /* accepts NULL. [control] */
   /* Wraps device memory that belongs to somebody else in a buffer, by its native address, a
-   * multiple of the alignment. It is not counted, and buffer_free leaves it alone. Only queued work
+   * multiple of the alignment (1.5: of a device with OPIPE_DEVICE_HOST_MEMORY, the address that
+   * buffer_host would give). It is not counted, and buffer_free leaves it alone. Only queued work
    * touches it, so a buffer may outlive its memory if no work uses it. Errors: INVALID: an address
    * known not to be memory of this device. [control] */
   opipe_status (*buffer_import)(opipe_device *device, uint64_t native, uint64_t n_bytes,

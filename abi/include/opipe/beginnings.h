@@ -71,6 +71,11 @@ OPIPE_INIT_(opipe_state_info, )
 #if OPIPE_TARGET_MINOR >= 4
 OPIPE_INIT_(opipe_read_params, OPIPE_STRIDE_(tensors))
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+OPIPE_INIT_(opipe_team_params, )
+OPIPE_INIT_(opipe_team_info, )
+OPIPE_INIT_(opipe_gather_params, own.timeout_ns = UINT64_MAX;)
+#endif
 #undef OPIPE_STRIDE_
 #undef OPIPE_INIT_
 

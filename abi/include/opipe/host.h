@@ -49,6 +49,7 @@
 #include "requests.h"
 #include "simulate.h"
 #include "state.h"
+#include "team.h"
 #include "train.h"
 
 #ifdef __cplusplus
@@ -60,8 +61,6 @@ typedef struct opipe_model opipe_model;
 typedef struct opipe_plan opipe_plan;
 typedef struct opipe_session opipe_session;
 typedef struct opipe_order opipe_order;
-
-/* ---- context ---- */
 
 /* Cap on the bytes that all sessions of the context together may take of one device, e.g. "cpu"
  * index 0. Two budgets for one device are refused (INVALID). session_open looks the device up
@@ -175,36 +174,6 @@ typedef struct opipe_plan_info {
   double flops, utilisation;
 #endif
 } opipe_plan_info;
-
-/* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here. */
-enum { OPIPE_MEMORY_ESTIMATED = 1u };
-
-/* Bytes of one rank. */
-typedef struct opipe_memory_info {
-  uint32_t struct_size;
-  uint32_t rank;
-  uint32_t flags; /* OPIPE_MEMORY_* */
-  uint32_t reserved;
-  uint64_t params_bytes;
-  uint64_t activation_bytes;
-  uint64_t workspace_bytes;
-  uint64_t boundary_bytes;
-  uint64_t gradient_bytes;
-  uint64_t optimizer_bytes;
-  uint64_t version_bytes;
-  uint64_t stash_bytes;
-  uint64_t total_bytes;
-  uint64_t cap_bytes;    /* UINT64_MAX: none */
-  uint64_t mapped_bytes; /* weight files used in place; not in total */
-#if OPIPE_TARGET_MINOR >= 2
-  uint64_t state_bytes;  /* kept by streams: predicted for the plan's n_streams, measured for those
-                            that are open */
-  uint64_t stream_bytes; /* of one stream with the plan's capacities, on its replica */
-#endif
-#if OPIPE_TARGET_MINOR >= 3
-  uint64_t host_bytes; /* host memory for nodes that the device lacks; not in total */
-#endif
-} opipe_memory_info;
 
 /* ---- the table ---- */
 
@@ -647,6 +616,38 @@ typedef struct opipe_api {
   opipe_status (*session_read)(opipe_session *session, const opipe_read_params *params,
                                opipe_train_clock *io_clock, opipe_error *err);
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+  /* -- teams (team.h) --
+   * Sleeps until all processes of the job have joined. params NULL: the launcher's variables
+   * decide; without them, a team of one. Errors: INVALID: params, variables or processes do not fit
+   * each other; NOTFOUND: no such launcher; UNSUPPORTED: processes of other machines; STATE:
+   * another job has the name; ABI; TIMEOUT names who has not come; PEER. [any-thread] */
+  opipe_status (*team_open)(opipe_context *context, const opipe_team_params *params,
+                            opipe_team **out_team, opipe_error *err);
+  /* Leaves the team; calls inside return OPIPE_E_CANCELLED. Others that wait for this process then
+   * fail, so the last call before it should be collective. [control] */
+  void (*team_close)(opipe_team *team);
+  opipe_status (*team_info)(opipe_team *team, opipe_team_info *io_info, opipe_error *err);
+  /* Who is in the team, and how far each has come as far as this process hears. [any-thread] */
+  opipe_status (*team_describe)(opipe_team *team, uint32_t format, opipe_write_fn write, void *ctx,
+                                opipe_error *err);
+  /* A collective call: barrier, all-gather, broadcast, common refusal (team.h). Errors: STATE:
+   * others are in calls of other names; LIMIT; TIMEOUT: the team has failed; PEER; a refusal's. */
+  opipe_status (*team_gather)(opipe_team *team, const opipe_gather_params *params,
+                              opipe_error *err);
+  /* OPIPE_OK, or PEER with the process that failed and the reason; asks nobody. [any-thread] */
+  opipe_status (*team_check)(opipe_team *team, opipe_error *err);
+  /* Says how far this process has come: a count, and the work (at most 63 bytes; NULL: as before),
+   * which messages about this process name. [any-thread] */
+  opipe_status (*team_moved)(opipe_team *team, uint64_t moves, const char *at, opipe_error *err);
+  /* The team fails on all processes, because of this one. [any-thread] */
+  opipe_status (*team_abort)(opipe_team *team, const char *reason, opipe_error *err);
+  /* Asks that all do `what` (not 0) before one and the same step. [any-thread] */
+  opipe_status (*team_stop)(opipe_team *team, uint32_t what, opipe_error *err);
+  /* Every process calls it before each step; steps rise, numbered alike everywhere. *out_what: what
+   * all do before this step, or 0. Waits only for an agreement. Errors: INVALID; PEER. */
+  opipe_status (*team_step)(opipe_team *team, uint64_t step, uint32_t *out_what, opipe_error *err);
+#endif
 } opipe_api;
 
 #ifndef OPIPE_CDEF
@@ -670,9 +671,11 @@ typedef struct opipe_view {
 #include "frozen/host.h"
 #ifndef OPIPE_CDEF
 static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
-    OPIPE_ROWS_ABI,      OPIPE_ROWS_TYPES, OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
-    OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD, OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
-    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST};
+    OPIPE_ROWS_ABI,      OPIPE_ROWS_TYPES,
+    OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
+    OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD,
+    OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
+    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST OPIPE_ROWS_TEAM};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

@@ -29,7 +29,7 @@ struct opipe_buffer {
   void *data;
   uint64_t n_bytes;
   uint32_t kind;
-  uint32_t reserved;
+  uint32_t imported; /* 1: `data` belongs to somebody else */
 };
 struct opipe_queue {
   opipe_device *device;
@@ -108,10 +108,38 @@ static inline opipe_status opipe_host_buffer_alloc(opipe_device *device, uint64_
 static inline void opipe_host_buffer_free(opipe_buffer *buffer) {
   if (buffer != NULL) {
     opipe_device *device = buffer->device;
-    opipe_host_free(device->host, &device->meter, buffer->kind, buffer->data, buffer->n_bytes,
-                    OPIPE_HOST_ALIGN);
+    if (buffer->imported == 0) {
+      opipe_host_free(device->host, &device->meter, buffer->kind, buffer->data, buffer->n_bytes,
+                      OPIPE_HOST_ALIGN);
+    }
     opipe_host_delete(device->host, buffer, sizeof *buffer);
   }
+}
+/* Is there memory at `native` that could be a buffer? Errors: INVALID. */
+static inline opipe_status opipe_host_check_import(uint64_t native, uint64_t n_bytes,
+                                                   uint64_t align, opipe_error *err) {
+  if (native != 0 && native % align == 0 && native <= UINTPTR_MAX &&
+      n_bytes <= UINTPTR_MAX - native)
+    return OPIPE_OK;
+  return opipe_fail(
+      err, OPIPE_E_INVALID, "buffer_import: %llu bytes at 0x%llx, which must be a multiple of %llu",
+      (unsigned long long)n_bytes, (unsigned long long)native, (unsigned long long)align);
+}
+static inline opipe_status opipe_host_buffer_import(opipe_device *device, uint64_t native,
+                                                    uint64_t n_bytes, opipe_buffer **out_buffer,
+                                                    opipe_error *err) {
+  const opipe_status status = opipe_host_check_import(native, n_bytes, OPIPE_HOST_ALIGN, err);
+  if (status < 0)
+    return status;
+  opipe_buffer *buffer = (opipe_buffer *)opipe_host_new(device->host, sizeof *buffer);
+  if (buffer == NULL)
+    return opipe_host_no_memory(err, "a buffer");
+  buffer->device = device;
+  buffer->data = (void *)(uintptr_t)native;
+  buffer->n_bytes = n_bytes;
+  buffer->imported = 1;
+  *out_buffer = buffer;
+  return OPIPE_OK;
 }
 static inline opipe_status opipe_host_buffer_host(opipe_buffer *buffer, void **out_data,
                                                   opipe_error *err) {
@@ -411,7 +439,12 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
       opipe_host_params_clone, opipe_host_params_write, opipe_host_params_read, \
       opipe_host_params_commit
 /* Slots after `run`, for a backend that cannot train and shares no device with others. */
-#if OPIPE_TARGET_MINOR >= 3
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
+  NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+      NULL, NULL, opipe_host_buffer_import, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+      NULL, NULL, NULL
+#elif OPIPE_TARGET_MINOR >= 3
 #define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

@@ -23,6 +23,7 @@
 #define OPIPE_REQUESTS_H
 
 #include "state.h"
+#include "team.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +68,12 @@ typedef struct opipe_session_params {
   uint32_t n_local_ranks;      /* 0: all */
   uint32_t reserved;           /* 0 */
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+  opipe_team *team; /* its processes open the session together, each with ranks of its own; without
+                       local_ranks, process w of W runs ranks w * P / W to (w + 1) * P / W - 1 of P.
+                       A process that refuses is the answer for all; one that fails later fails the
+                       session everywhere. NULL: none */
+#endif
 } opipe_session_params;
 
 typedef struct opipe_session_info {
@@ -78,6 +85,38 @@ typedef struct opipe_session_info {
   uint64_t busy_ns;         /* time in programs, summed over ranks */
   uint64_t reserved;
 } opipe_session_info;
+
+/* ---- memory: of a plan, of a session ---- */
+
+/* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here. */
+enum { OPIPE_MEMORY_ESTIMATED = 1u };
+
+/* Bytes of one rank. */
+typedef struct opipe_memory_info {
+  uint32_t struct_size;
+  uint32_t rank;
+  uint32_t flags; /* OPIPE_MEMORY_* */
+  uint32_t reserved;
+  uint64_t params_bytes;
+  uint64_t activation_bytes;
+  uint64_t workspace_bytes;
+  uint64_t boundary_bytes;
+  uint64_t gradient_bytes;
+  uint64_t optimizer_bytes;
+  uint64_t version_bytes;
+  uint64_t stash_bytes;
+  uint64_t total_bytes;
+  uint64_t cap_bytes;    /* UINT64_MAX: none */
+  uint64_t mapped_bytes; /* weight files used in place; not in total */
+#if OPIPE_TARGET_MINOR >= 2
+  uint64_t state_bytes;  /* kept by streams: predicted for the plan's n_streams, measured for those
+                            that are open */
+  uint64_t stream_bytes; /* of one stream with the plan's capacities, on its replica */
+#endif
+#if OPIPE_TARGET_MINOR >= 3
+  uint64_t host_bytes; /* host memory for nodes that the device lacks; not in total */
+#endif
+} opipe_memory_info;
 
 /* ---- requests ---- */
 

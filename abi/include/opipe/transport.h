@@ -65,11 +65,38 @@ typedef struct opipe_transport_info {
   double bandwidth;     /* bytes per second, 1 to 1e18; 0: passes addresses, copies nothing */
 } opipe_transport_info;
 
+#if OPIPE_TARGET_MINOR >= 5
+enum { OPIPE_BOARD_BYTES = 4096, OPIPE_BOARD_KEY = 64 };
+/* Where the processes of one world leave short notes, addresses for example, before they can send
+ * messages. Neither call waits. Keys are text of fewer than OPIPE_BOARD_KEY bytes; the world has
+ * them for itself. [any-thread] */
+typedef struct opipe_board {
+  uint32_t struct_size;
+  uint32_t reserved; /* 0 */
+  void *ctx;
+  /* Leaves n_bytes, at most OPIPE_BOARD_BYTES, under a key that nobody has used. Errors: INVALID:
+   * too long; STATE: the key is taken; PEER. */
+  opipe_status (*post)(void *ctx, const char *key, const void *bytes, uint64_t n_bytes,
+                       opipe_error *err);
+  /* Reads what was left under the key. *io_bytes: in, room in out_bytes; out, size. OK | PENDING:
+   * nothing yet | < 0. Errors: LIMIT: the room is too small; PEER. */
+  opipe_status (*look)(void *ctx, const char *key, void *out_bytes, uint64_t *io_bytes,
+                       opipe_error *err);
+} opipe_board;
+#endif
+
 /* params are borrowed for the call; stream params are copied. */
 typedef struct opipe_world_params {
   uint32_t struct_size;
   uint32_t n_ranks;
   const char *options; /* "key=value,..." or NULL; unknown keys are errors */
+#if OPIPE_TARGET_MINOR >= 5
+  const uint32_t *local_ranks; /* [n_local_ranks] ranks that have their endpoints in this world */
+  uint32_t n_local_ranks;      /* 0: all */
+  uint32_t reserved;           /* 0 */
+  const char *job; /* what the ranks' processes belong to, for names and messages; NULL: nothing */
+  const opipe_board *board; /* used from any thread until world_close; NULL: none */
+#endif
 } opipe_world_params;
 
 typedef struct opipe_endpoint_params {
@@ -211,6 +238,19 @@ typedef struct opipe_transport {
   opipe_status (*batch_begin)(opipe_endpoint *endpoint, opipe_error *err);
   opipe_status (*batch_end)(opipe_endpoint *endpoint, opipe_error *err); /* OK | < 0.
                                                                              [step:endpoint] */
+#endif
+#if OPIPE_TARGET_MINOR >= 5
+  /* Memory of the transport's in which a message arrives without another copy; both slots or
+   * neither. The core takes it for what a rank receives where the rank's backend has
+   * buffer_import, registers the buffer made of it as any other, and counts it as the device's. A
+   * receive anywhere else costs one copy more. [control] */
+  /* Gives n_bytes at an address that is a multiple of 4096; contents undefined. The memory is there
+   * when the call returns: using it fails on no machine. Errors: LIMIT: the machine, or the control
+   * group of the process, has no room for it, with both numbers. */
+  opipe_status (*memory_alloc)(opipe_endpoint *endpoint, uint64_t n_bytes, void **out_data,
+                               opipe_error *err);
+  /* After memory_drop and buffer_free of the buffer. Accepts NULL. */
+  void (*memory_free)(opipe_endpoint *endpoint, void *data);
 #endif
 } opipe_transport;
 

@@ -26,13 +26,6 @@ OPIPE_FREEZE(opipe_plan_params, reserved, 120, 0x2ffb1f0355847f9e)
   X(T, interval_ns) X(T, bound_ns)
 OPIPE_ORDER(opipe_plan_info)
 OPIPE_FREEZE(opipe_plan_info, bound_ns, 40, 0x89b1baaab9fdf795)
-#define OPIPE_FIELDS_opipe_memory_info(X, T) \
-  X(T, struct_size) X(T, rank) X(T, flags) X(T, reserved) X(T, params_bytes) \
-  X(T, activation_bytes) X(T, workspace_bytes) X(T, boundary_bytes) X(T, gradient_bytes) \
-  X(T, optimizer_bytes) X(T, version_bytes) X(T, stash_bytes) X(T, total_bytes) X(T, cap_bytes) \
-  X(T, mapped_bytes)
-OPIPE_ORDER(opipe_memory_info)
-OPIPE_FREEZE(opipe_memory_info, mapped_bytes, 104, 0x17cd476f1aabf2a9)
 #define OPIPE_FIELDS_opipe_api(X, T) \
   X(T, struct_size) X(T, abi_major) X(T, abi_minor) X(T, version) X(T, context_create) \
   X(T, context_destroy) X(T, context_register_static) X(T, context_plugins) X(T, model_load) \
@@ -61,7 +54,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
   OPIPE_ROW(opipe_context_params, reserved, 0), \
   OPIPE_ROW(opipe_plan_params, reserved, 0), \
   OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
-  OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_api, session_try_save, 0), \
   OPIPE_ROW(opipe_view, struct_row_bytes, 0)
 /* clang-format on */

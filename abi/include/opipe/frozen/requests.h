@@ -14,6 +14,13 @@ OPIPE_FREEZE(opipe_session_params, max_shapes, 32, 0x8988e2aab9db3679)
   X(T, shapes_compiled) X(T, busy_ns) X(T, reserved)
 OPIPE_ORDER(opipe_session_info)
 OPIPE_FREEZE(opipe_session_info, reserved, 48, 0x896d8aaab9c3d939)
+#define OPIPE_FIELDS_opipe_memory_info(X, T) \
+  X(T, struct_size) X(T, rank) X(T, flags) X(T, reserved) X(T, params_bytes) \
+  X(T, activation_bytes) X(T, workspace_bytes) X(T, boundary_bytes) X(T, gradient_bytes) \
+  X(T, optimizer_bytes) X(T, version_bytes) X(T, stash_bytes) X(T, total_bytes) X(T, cap_bytes) \
+  X(T, mapped_bytes)
+OPIPE_ORDER(opipe_memory_info)
+OPIPE_FREEZE(opipe_memory_info, mapped_bytes, 104, 0x17cd476f1aabf2a9)
 #define OPIPE_FIELDS_opipe_binding_io(X, T) \
   X(T, name) X(T, tensor) X(T, ready) X(T, done)
 OPIPE_ORDER(opipe_binding_io)
@@ -26,6 +33,7 @@ OPIPE_FREEZE(opipe_submit_params, on_done_ctx, 64, 0xee929bf4792fa1c5)
 #define OPIPE_ROWS_REQUESTS \
   OPIPE_ROW(opipe_session_params, max_shapes, 0), \
   OPIPE_ROW(opipe_session_info, reserved, 0), \
+  OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_binding_io, done, 0), \
   OPIPE_ROW(opipe_submit_params, on_done_ctx, 0)
 /* clang-format on */

@@ -9,6 +9,11 @@
   X(T, latency_ns) X(T, bandwidth)
 OPIPE_ORDER(opipe_transport_info)
 OPIPE_FREEZE(opipe_transport_info, bandwidth, 40, 0xa7eb64c34cfc1b60)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_board(X, T) \
+  X(T, struct_size) X(T, reserved) X(T, ctx) X(T, post) X(T, look)
+OPIPE_ORDER(opipe_board)
+#endif
 #define OPIPE_FIELDS_opipe_world_params(X, T) \
   X(T, struct_size) X(T, n_ranks) X(T, options)
 OPIPE_ORDER(opipe_world_params)
@@ -31,12 +36,18 @@ OPIPE_FREEZE(opipe_stream_params, n_bytes, 48, 0x1591190d112d217b)
   X(T, group_test) X(T, abort) X(T, world_info) X(T, endpoint_ready) X(T, notify)
 OPIPE_ORDER(opipe_transport)
 OPIPE_FREEZE(opipe_transport, notify, 200, 0xcd8e757f59c67199)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_ROWS_TRANSPORT_5 \
+  , OPIPE_ROW(opipe_board, look, 5)
+#else
+#define OPIPE_ROWS_TRANSPORT_5
+#endif
 #define OPIPE_ROWS_TRANSPORT \
   OPIPE_ROW(opipe_transport_info, bandwidth, 0), \
   OPIPE_ROW(opipe_world_params, options, 0), \
   OPIPE_ROW(opipe_endpoint_params, reserved, 0), \
   OPIPE_ROW(opipe_stream_params, n_bytes, 0), \
-  OPIPE_ROW(opipe_transport, notify, 0)
+  OPIPE_ROW(opipe_transport, notify, 0) OPIPE_ROWS_TRANSPORT_5
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_TRANSPORT_H */

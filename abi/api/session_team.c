@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The processes of a team open a session together: which ranks each has, whether all hold one plan,
+ * and one answer for all. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "abi/api/api.h"
+#include "partition/plan/kernels.h"
+
+enum { CALL_ROOM = 64, KEY_ROOM = OPI_KEY_ROOM };
+
+/* What a process tells; its ranks follow, one byte for each rank of the plan. */
+typedef struct opening {
+  uint64_t plan[2], kernels[2];
+} opening;
+
+/* ---- the board of one session ---- */
+
+static opipe_status key_of(const opi_meeting *m, const char *key, char out[KEY_ROOM],
+                           opipe_error *err) {
+  const int n = snprintf(out, KEY_ROOM, "session %u/%s", m->number, key == NULL ? "" : key);
+  return n < KEY_ROOM ? OPIPE_OK
+                      : opi_fail(err, OPIPE_E_INVALID,
+                                 "board: a key of %zu bytes, fewer than %d "
+                                 "are allowed",
+                                 strlen(key), OPIPE_BOARD_KEY);
+}
+
+static opipe_status post(void *ctx, const char *key, const void *bytes, uint64_t n_bytes,
+                         opipe_error *err) {
+  const opi_meeting *m = ctx;
+  char whole[KEY_ROOM];
+  OPI_TRY(key_of(m, key, whole, err));
+  return opi_team_post(m->team->team, whole, bytes, n_bytes, err);
+}
+
+static opipe_status look(void *ctx, const char *key, void *out, uint64_t *io_bytes,
+                         opipe_error *err) {
+  const opi_meeting *m = ctx;
+  char whole[KEY_ROOM];
+  OPI_TRY(key_of(m, key, whole, err));
+  return opi_team_look(m->team->team, whole, out, io_bytes, err);
+}
+
+/* ---- begin and end ---- */
+
+opipe_status opi_meeting_begin(opi_meeting *m, opipe_team *handle, opipe_error *err) {
+  opi_entry in;
+  OPI_TRY(opi_handle_enter(handle, OPI_HANDLE_TEAM, "session_open", &in, err));
+  m->team = in.object;
+  opi_ref(&m->team->refs);
+  opi_handle_leave(&in);
+  m->number = atomic_fetch_add(&m->team->n_sessions, 1);
+  m->board = (opipe_board){(uint32_t)sizeof m->board, 0, m, post, look};
+  opi_team_info(m->team->team, &m->info);
+  return OPIPE_OK;
+}
+
+void opi_meeting_end(opi_meeting *m) {
+  opi_team_unref(m->team);
+  m->team = NULL;
+}
+
+opipe_status opi_meeting_share(const opi_session_object *s, opipe_error *err) {
+  const opipe_team_info *team = &s->meeting.info;
+  if (s->n_ranks % team->size != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "session_open: the plan has %u ranks, the team %u processes: give each process "
+                    "its local_ranks, or make a plan with a multiple of %u",
+                    s->n_ranks, team->size, team->size);
+  }
+  const uint32_t each = s->n_ranks / team->size;
+  for (uint32_t r = 0; r < s->n_ranks; ++r)
+    s->local[r] = r / each == team->rank;
+  return OPIPE_OK;
+}
+
+/* ---- agreements ---- */
+
+opipe_status opi_meeting_agree(void *ctx, const char *what, opipe_status own, opipe_error *err) {
+  const opi_meeting *m = ctx;
+  char name[CALL_ROOM];
+  const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
+  (void)snprintf(name, sizeof name, "session %u: %s", m->number, what);
+  const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
+                                    .name = name,
+                                    .timeout_ns = UINT64_MAX,
+                                    .reason = why.message,
+                                    .refused = own < 0 ? own : OPIPE_OK};
+  return opi_team_gather(m->team->team, &call, err);
+}
+
+opipe_status opi_meeting_check(void *ctx, opipe_error *err) {
+  const opi_meeting *m = ctx;
+  return opi_team_check(m->team->team, err);
+}
+
+/* All parts, as they come. */
+typedef struct comparison {
+  const opi_session_object *session;
+  opening first;    /* of process 0 */
+  uint32_t *owners; /* [n_ranks] process, OPIPE_NONE: none so far */
+  opipe_error why;  /* the first difference */
+} comparison;
+
+static opipe_status compare_hash(const uint64_t *first, const uint64_t *own, const char *what,
+                                 uint32_t process, opipe_error *err) {
+  return memcmp(first, own, 2 * sizeof *own) == 0
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID,
+                        "session_open: process 0 has %s %016" PRIx64 "%016" PRIx64
+                        ", process %u %016" PRIx64 "%016" PRIx64
+                        ": all processes need the same model, options and plugins",
+                        what, first[0], first[1], process, own[0], own[1]);
+}
+
+static opipe_status compare_part(comparison *c, uint32_t process, const void *data, uint64_t n,
+                                 opipe_error *err) {
+  const uint32_t n_ranks = c->session->n_ranks;
+  const uint8_t *ranks = (const uint8_t *)data + sizeof(opening);
+  opening own;
+  if (n != sizeof own + n_ranks) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "session_open: process %u has a plan of another number of ranks than %u",
+                    process, n_ranks);
+  }
+  memcpy(&own, data, sizeof own);
+  if (process == 0)
+    c->first = own;
+  OPI_TRY(compare_hash(c->first.plan, own.plan, "plan", process, err));
+  OPI_TRY(compare_hash(c->first.kernels, own.kernels, "kernels", process, err));
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    if (ranks[r] != 0 && c->owners[r] != OPIPE_NONE) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "session_open: rank %u is a rank of processes %u and %u", r, c->owners[r],
+                      process);
+    }
+    c->owners[r] = ranks[r] != 0 ? process : c->owners[r];
+  }
+  return OPIPE_OK;
+}
+
+/* The first difference is kept: all processes see the parts in one order, so each finds the same.
+ */
+static opipe_status take_part(void *ctx, uint32_t process, const void *data, uint64_t n) {
+  comparison *c = ctx;
+  if (c->why.status == OPIPE_OK)
+    (void)compare_part(c, process, data, n, &c->why);
+  return OPIPE_OK;
+}
+
+static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status own,
+                                    opipe_error *err) {
+  const opi_session_object *s = c->session;
+  const opi_plan *plan = s->plan->plan;
+  opening mine = {.plan = {plan->hash[0], plan->hash[1]}};
+  char name[CALL_ROOM];
+  const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
+  if (plan->predicted.kernels != NULL)
+    memcpy(mine.kernels, plan->predicted.kernels->hash, sizeof mine.kernels);
+  memcpy(part, &mine, sizeof mine);
+  for (uint32_t r = 0; r < s->n_ranks; ++r) {
+    part[sizeof mine + r] = s->local[r] ? 1 : 0;
+    c->owners[r] = OPIPE_NONE;
+  }
+  (void)snprintf(name, sizeof name, "session %u: plan", s->meeting.number);
+  const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
+                                    .name = name,
+                                    .data = part,
+                                    .n_bytes = sizeof mine + s->n_ranks,
+                                    .timeout_ns = UINT64_MAX,
+                                    .reason = why.message,
+                                    .refused = own < 0 ? own : OPIPE_OK,
+                                    .part = take_part,
+                                    .part_ctx = c};
+  OPI_TRY(opi_team_gather(s->meeting.team->team, &call, err));
+  if (c->why.status < 0)
+    return opi_fail(err, c->why.status, "%s", c->why.message);
+  for (uint32_t r = 0; r < s->n_ranks; ++r) {
+    if (c->owners[r] == OPIPE_NONE) {
+      return opi_fail(err, OPIPE_E_INVALID, "session_open: no process has rank %u of %u", r,
+                      s->n_ranks);
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own, opipe_error *err) {
+  const opipe_allocator *allocator = &s->plan->model->context->allocator;
+  comparison c = {.session = s, .why = OPIPE_ERROR_INIT};
+  const uint64_t n_part = sizeof(opening) + s->n_ranks;
+  uint8_t *part = opi_alloc_zero(allocator, 1, n_part);
+  c.owners = opi_alloc_zero(allocator, s->n_ranks, sizeof *c.owners);
+  const opipe_status status = part == NULL || c.owners == NULL
+                                  ? opi_fail_nomem(err, n_part, "the ranks of a team")
+                                  : gather_openings(&c, part, own, err);
+  opi_free(allocator, part, n_part);
+  opi_free(allocator, c.owners, s->n_ranks * sizeof *c.owners);
+  return status;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command launch: N processes of one command on this machine.
+ *
+ *   launch.c         options, restarts
+ *   launch_start.c   what a rank is given: variables, descriptors, a process group
+ *   launch_run.c     waits for ranks, signals and time; ends those that remain
+ *   launch_output.c  the lines that ranks write
+ *   launch_said.c    how the first failure is told
+ *   launch_again.c   the command of a restart
+ */
+#ifndef CLI_LAUNCH_H
+#define CLI_LAUNCH_H
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include "cli.h"
+
+enum { LAUNCH_STREAMS = 2 /* standard output, standard error */, LAUNCH_MOST = 4096 };
+
+/* One stream of a rank: its pipe, and the line that has not ended yet. */
+typedef struct launch_stream {
+  int fd; /* -1: ended */
+  char *line;
+  size_t n, room;
+} launch_stream;
+
+typedef struct launch_rank {
+  pid_t pid; /* also its process group; 0: not started */
+  bool ended;
+  int status; /* of wait */
+  int log;    /* -1: none */
+  launch_stream streams[LAUNCH_STREAMS];
+} launch_rank;
+
+typedef struct launch_job {
+  uint32_t n; /* ranks */
+  bool tags;
+  const char *logs; /* NULL: none */
+  char **words;     /* this program's name, the command, NULL; the command's first word is one of
+                       onnx-pipe's commands, or looked up in PATH */
+  uint32_t attempt, n_restarts;
+  char id[64]; /* of the job, the same in all attempts */
+  uint16_t port;
+  launch_rank *ranks;
+  int signals; /* a signalfd */
+  sigset_t before;
+  int input;           /* standard input for rank 0 if that is a terminal: a pipe; else -1 */
+  bool output_is_lost; /* nobody reads this command's output any more */
+  uint32_t n_ended;
+  int64_t first; /* the rank that failed first; -1: none */
+  uint64_t oom_before[2];
+} launch_job;
+
+/* launch_start.c. CLI_DONE, or the exit status with the message printed; those started before live.
+ */
+int launch_start(launch_job *job);
+/* launch_run.c: until all ranks have ended and nothing of them is left. CLI_DONE or CLI_FAILED: the
+ * launch itself. */
+int launch_wait(launch_job *job);
+void launch_stop(launch_job *job);        /* ends what was started, at once */
+int launch_status(const launch_job *job); /* exit status: of the first failure, or 0 */
+
+/* ---- launch_output.c ---- */
+
+int launch_open_logs(launch_job *job);
+/* Passes on what a stream has to say. It ends (fd -1) when its writers have. */
+void launch_read(launch_job *job, launch_rank *rank, uint32_t stream);
+void launch_end_stream(launch_job *job, launch_rank *rank, uint32_t stream);
+
+/* ---- launch_said.c ---- */
+
+/* Kills for lack of memory that the system has counted: of this cgroup, of the machine. */
+void launch_count_oom(uint64_t out[2]);
+void launch_say_failure(const launch_job *job, uint32_t rank);
+
+/* ---- launch_again.c ---- */
+
+/* Makes the words of a restart from those of the first start: `train --save DIR` resumes from DIR
+ * if that holds a checkpoint, and does the steps that are left. out: room for two words more.
+ * False: all steps were done. */
+bool launch_resumed(char *const *words, uint64_t done_before, char **out, char steps[32]);
+/* Steps that the checkpoint from which the command begins has done. */
+uint64_t launch_steps_done(char *const *words, const char *option);
+
+#endif /* CLI_LAUNCH_H */

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Carriers of the channel: how one process reaches another. A row of functions each, so that a
+ * second one needs no other change. All descriptors are CLOEXEC; those of connections do not block.
+ */
+#ifndef OPI_CARRIER_H
+#define OPI_CARRIER_H
+
+#include "loader/base/base.h"
+
+enum { OPI_ADDRESS_ROOM = 108 };
+
+/* The other end of a connection, as the system knows it. */
+typedef struct opi_peer {
+  int64_t pid; /* 0: of another PID namespace */
+  uint32_t uid;
+} opi_peer;
+
+typedef struct opi_carrier {
+  const char *name;
+  /* Writes the address of the job's process 0, the same in all its processes. */
+  void (*address)(const char *job, char out[OPI_ADDRESS_ROOM]);
+  /* Errors: STATE, somebody listens there already (with their process and user); IO. */
+  opipe_status (*listen)(const char *address, int *out_fd, opipe_error *err);
+  /* OPIPE_PENDING: nobody listens there yet. Errors: IO. */
+  opipe_status (*connect)(const char *address, int *out_fd, opipe_error *err);
+  /* OPIPE_PENDING: nobody waits. Errors: LIMIT, no descriptors are left (with both numbers); IO. */
+  opipe_status (*accept)(int listener, int *out_fd, opipe_error *err);
+  /* Refuses a process of another user. Errors: INVALID, with both users. */
+  opipe_status (*check_peer)(int fd, opi_peer *out_peer, opipe_error *err);
+} opi_carrier;
+extern const opi_carrier opi_carrier_unix;
+
+/* A pidfd of this process, -1 if the system has none to give. */
+int opi_pidfd_self(void);
+/* Sends `n` bytes with a descriptor (-1: without). The connection must be new, so that it takes
+ * them at once. Errors: IO. */
+opipe_status opi_send_with(int fd, const void *bytes, size_t n, int passed, opipe_error *err);
+/* Receives up to `room` bytes; *out_n 0: the connection has ended. A descriptor that comes with
+ * them becomes *io_passed if that is -1, others are closed. OPIPE_PENDING: there is nothing yet.
+ * Errors: LIMIT, no descriptor is left for one that was sent; IO. */
+opipe_status opi_receive_with(int fd, void *bytes, size_t room, size_t *out_n, int *io_passed,
+                              opipe_error *err);
+/* Descriptors that are open and those that may be: for messages. */
+opipe_status opi_fail_descriptors(opipe_error *err, const char *what);
+
+#endif /* OPI_CARRIER_H */

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Entry of runtime/launch: teams, the processes of a job, and the channel that joins them.
+ *
+ *   launchers.h  a process's place in a job, from launchers' variables
+ *   frame.h      the channel's frames, and the reader of foreign bytes
+ *   carrier.h    how one process reaches another
+ *   team.h       the team itself: for this folder alone
+ *
+ * Invariants
+ * - A team fails once and as a whole, and its failure names a rank. Process 0 decides which came
+ *   first; no call waits for a process that is known to be gone.
+ * - Bytes of other processes are read by frame.c alone, and every message has a bound.
+ * - One thread per team does all I/O, and never waits with the lock held. Other threads queue.
+ * - No descriptor survives exec, no name survives the process.
+ */
+#ifndef OPI_LAUNCH_H
+#define OPI_LAUNCH_H
+
+#include <opipe/host.h>
+
+#include "runtime/launch/carrier.h"
+#include "runtime/launch/launchers.h"
+
+enum { OPI_AT_ROOM = 64, OPI_KEY_ROOM = 128, OPI_POST_MOST = 4096 };
+
+typedef struct opi_team opi_team;
+
+/* Where a team stands: the context's, or a test's. All but the allocator may be NULL. */
+typedef struct opi_team_env {
+  const opipe_allocator *allocator;
+  const opi_logger *logger;       /* copied */
+  const opi_variables *variables; /* NULL: of this process */
+} opi_team_env;
+
+/* Sleeps until all processes have joined. Errors: INVALID, NOTFOUND, UNSUPPORTED, LIMIT: params or
+ * variables; STATE, the name is taken; PEER, another process refuses, with its reason; ABI,
+ * versions differ; TIMEOUT, with those that have not come. */
+opipe_status opi_team_open(const opi_team_env *env, const opipe_team_params *params,
+                           opi_team **out_team, opipe_error *err);
+void opi_team_end_calls(opi_team *team); /* calls that wait return OPIPE_E_CANCELLED */
+void opi_team_close(opi_team *team);     /* nobody is inside; accepts NULL */
+
+void opi_team_info(opi_team *team, opipe_team_info *out);
+opipe_status opi_team_describe(opi_team *team, uint32_t format, opi_text *out, opipe_error *err);
+/* OPIPE_OK, or the failure. [any-thread] */
+opipe_status opi_team_check(opi_team *team, opipe_error *err);
+/* How far this process has come: heartbeats carry it, and messages about it. at: at most 63 bytes,
+ * NULL: as before. [any-thread] */
+opipe_status opi_team_moved(opi_team *team, uint64_t moves, const char *at, opipe_error *err);
+/* The team fails, everywhere, because of this process. [any-thread] */
+opipe_status opi_team_abort(opi_team *team, const char *reason, opipe_error *err);
+opipe_status opi_team_gather(opi_team *team, const opipe_gather_params *params, opipe_error *err);
+
+/* ---- stop ---- */
+
+/* Asks all processes to do `what` (not 0; the host's number) at one step. Returns at once.
+ * [any-thread] */
+opipe_status opi_team_stop(opi_team *team, uint32_t what, opipe_error *err);
+/* Before a process begins `step`; steps rise, and are the same everywhere. *out_what: what all
+ * processes do before this step, or 0. Waits only while an agreement is being made. */
+opipe_status opi_team_step(opi_team *team, uint64_t step, uint32_t *out_what, opipe_error *err);
+
+/* ---- board ---- */
+
+/* Entries that every process sees: addresses of transports. key: at most 127 bytes; bytes: at most
+ * OPI_POST_MOST. Errors: INVALID; LIMIT; STATE, the key is taken; PEER. [any-thread] */
+opipe_status opi_team_post(opi_team *team, const char *key, const void *bytes, uint64_t n_bytes,
+                           opipe_error *err);
+/* Copies an entry to out. *io_bytes: in, the room; out, its bytes. OPIPE_PENDING: it is not there
+ * yet; never waits. Errors: LIMIT, there is no room; PEER. [any-thread] */
+opipe_status opi_team_look(opi_team *team, const char *key, void *out, uint64_t *io_bytes,
+                           opipe_error *err);
+
+#endif /* OPI_LAUNCH_H */

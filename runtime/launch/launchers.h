@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A process's place in a job, from the variables that launchers set. A pure function of the
+ * variables: tests give a table in place of the environment.
+ *
+ *              torchrun            Open MPI                     Hydra           Slurm
+ *   rank       RANK                OMPI_COMM_WORLD_RANK         PMI_RANK        SLURM_PROCID
+ *   size       WORLD_SIZE          OMPI_COMM_WORLD_SIZE         PMI_SIZE SLURM_STEP_NUM_TASKS local
+ * LOCAL_RANK          OMPI_COMM_WORLD_LOCAL_RANK   MPI_LOCALRANKID SLURM_LOCALID local size
+ * LOCAL_WORLD_SIZE    OMPI_COMM_WORLD_LOCAL_SIZE   MPI_LOCALNRANKS job        TORCHELASTIC_RUN_ID
+ * PMIX_NAMESPACE               hydra_pmi_proxy SLURM_JOB_ID MASTER_PORT, ..._RESTART_COUNT
+ * SLURM_STEP_ID
+ *
+ * The sets are tried in this order, and the first that is complete counts as a whole. Slurm's
+ * counts only inside a step. torchrun's MASTER_PORT belongs to its agent: it only tells jobs apart.
+ */
+#ifndef OPI_LAUNCHERS_H
+#define OPI_LAUNCHERS_H
+
+#include "loader/base/base.h"
+
+enum { OPI_LAUNCHER_ROOM = 16, OPI_JOB_ROOM = 128, OPI_TEAM_MOST = 4096 /* processes */ };
+
+/* Where variables are looked up. */
+typedef struct opi_variables {
+  void *ctx;
+  const char *(*look)(void *ctx, const char *name); /* NULL: not set */
+  /* Writes "PID-STARTTIME" of the nearest ancestor whose name begins with `name`, else of the
+   * parent: the same text in every process that it started. */
+  void (*ancestor)(void *ctx, const char *name, char *out, size_t room);
+} opi_variables;
+
+typedef struct opi_place {
+  char launcher[OPI_LAUNCHER_ROOM]; /* "torchrun", "openmpi", "hydra", "slurm", or "none" */
+  char job[OPI_JOB_ROOM];           /* the same in all processes of a job; "": not known */
+  uint32_t rank, size;              /* size 0: not known */
+  uint32_t local_rank, local_size;  /* on this machine */
+} opi_place;
+
+/* wanted: NULL, the first complete set; "none"; or a launcher's name. *out has launcher "none" and
+ * size 0 if no launcher's variables are there. Errors: INVALID names the variables that are missing
+ * or wrong, with both numbers; NOTFOUND, no such launcher; UNSUPPORTED, other machines take part.
+ */
+opipe_status opi_launcher_place(const opi_variables *variables, const char *wanted, opi_place *out,
+                                opipe_error *err);
+/* Takes a host's own numbers over (size 0, job NULL: none), which must agree with the launcher's.
+ * Errors: INVALID, with both numbers. */
+opipe_status opi_place_given(opi_place *io_place, uint32_t rank, uint32_t size, const char *job,
+                             opipe_error *err);
+extern const opi_variables opi_process_variables; /* this process's */
+
+#endif /* OPI_LAUNCHERS_H */

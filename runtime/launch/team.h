@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A team's parts. `lock` guards all of them; what only the helper thread touches is marked. */
+#ifndef OPI_TEAM_H
+#define OPI_TEAM_H
+
+#include "runtime/base/base.h"
+#include "runtime/launch/frame.h"
+#include "runtime/launch/launch.h"
+
+enum {
+  OPI_NAME_ROOM = 64,
+  OPI_REASON_ROOM = sizeof(((opipe_error *)0)->message),
+  OPI_PENDING_MOST = 16
+};
+#define OPI_NOBODY UINT32_MAX
+#define OPI_SECOND UINT64_C(1000000000)
+
+/* ---- messages ---- */
+
+typedef struct opi_hello {
+  uint32_t rank, size;
+  int64_t pid;
+  char version[16], job[OPI_JOB_ROOM];
+  uint32_t abi_major, abi_minor;
+} opi_hello;
+
+typedef struct opi_beat {
+  uint64_t moves;
+  char at[OPI_AT_ROOM];
+} opi_beat;
+
+typedef struct opi_abort {
+  uint32_t culprit;
+  int32_t status;
+  char text[OPI_REASON_ROOM];
+} opi_abort;
+
+/* Before the bytes of a part of a collective call. */
+typedef struct opi_part_head {
+  uint32_t flags;
+  int32_t refused;
+  char name[OPI_NAME_ROOM], reason[OPI_REASON_ROOM];
+} opi_part_head;
+
+/* Before the sizes [size] and bytes of the result. */
+typedef struct opi_result_head {
+  int32_t status;
+  char reason[OPI_REASON_ROOM + 2 * OPI_NAME_ROOM];
+  uint32_t reserved;
+} opi_result_head;
+
+typedef struct opi_agreement {
+  uint64_t step; /* ANSWER: the last that was begun, + 1; AGREED: the first at which to do it */
+  uint32_t what, number;
+} opi_agreement;
+
+/* ---- parts ---- */
+
+/* A frame that waits to be sent. */
+typedef struct opi_out opi_out;
+struct opi_out {
+  opi_out *next;
+  uint32_t n, at; /* bytes; sent of them */
+  uint8_t bytes[];
+};
+enum { OPI_URGENT = 0, OPI_LONG = 1, OPI_QUEUES = 2 };
+
+/* A connection. Process 0 has one for each other process, and some of processes that have not said
+ * who they are; the others have one, to process 0. fd < 0: none. */
+typedef struct opi_connection {
+  int fd, pidfd;
+  uint32_t rank; /* OPI_NOBODY: has not said */
+  opi_peer peer;
+  opi_frames in; /* the helper's */
+  opi_out *first[OPI_QUEUES], *last[OPI_QUEUES], *writing;
+  uint64_t heard_ns;
+  bool left;   /* has said that it closes */
+  bool ending; /* is closed when everything was sent */
+} opi_connection;
+
+typedef struct opi_process {
+  int64_t pid;
+  uint64_t moves, heard_ns;
+  char at[OPI_AT_ROOM];
+  bool joined, left;
+} opi_process;
+
+typedef struct opi_contribution {
+  uint8_t *bytes; /* head and bytes; NULL: has not come */
+  uint64_t n;
+} opi_contribution;
+
+typedef struct opi_collect {
+  uint32_t tag; /* calls that ended */
+  bool inside;  /* a thread of this process is in a call */
+  char name[OPI_NAME_ROOM];
+  opi_contribution *parts; /* [size] process 0 */
+  uint32_t n_parts;
+  uint8_t *result; /* of the call that is inside; NULL: not there yet */
+  uint64_t n_result;
+} opi_collect;
+
+typedef struct opi_stopping {
+  uint64_t begun;    /* the last step that was begun, + 1 */
+  bool asked;        /* answered, and not agreed: no step after `answered` begins */
+  uint64_t answered; /* as `begun` */
+  uint32_t what;     /* agreed and not done; 0: nothing */
+  uint64_t step;     /* where */
+  uint32_t wanted;   /* process 0: asked for while an agreement is made or not done; 0: nothing */
+  uint32_t asking;   /* process 0: what is being agreed on; 0: nothing */
+  uint32_t n_answers, n_passed, number;
+  uint64_t latest; /* of the answers */
+  bool undone;     /* process 0: some have not passed the step agreed on */
+} opi_stopping;
+
+typedef struct opi_entry_posted {
+  uint8_t *bytes;
+  uint32_t n;
+} opi_entry_posted;
+
+typedef struct opi_board {
+  opi_map *keys;
+  opi_entry_posted *entries;
+  uint32_t n, room;
+} opi_board;
+
+struct opi_team {
+  const opipe_allocator *allocator;
+  opi_logger logger;
+  const opi_carrier *carrier;
+  opi_place place;
+  char address[OPI_ADDRESS_ROOM];
+  uint64_t timeout_ns, silence_ns, beat_ns, opened_ns;
+  opi_lock lock;
+  bool has_lock;
+  opi_thread helper;
+  int wake, listener;    /* -1: none */
+  opi_connection *links; /* [n_links] */
+  uint32_t n_links;
+  struct pollfd *polls; /* the helper's */
+  opi_process *members; /* [size] */
+  uint32_t n_joined;
+  bool started, failed, closing, cancelled;
+  uint64_t close_by_ns;
+  uint64_t last_beat_ns, last_look_ns; /* the helper's */
+  uint32_t culprit;
+  opipe_error failure;
+  bool logs; /* the failure is still to be logged by the helper */
+  opi_collect collect;
+  opi_stopping stop;
+  opi_board board;
+};
+
+static inline bool opi_team_is_root(const opi_team *t) {
+  return t->place.rank == 0;
+}
+
+/* ---- connection.c: all with the lock held ---- */
+
+void opi_connection_clear(opi_connection *link);
+/* A new connection; the fd is the link's, on failure too. */
+opipe_status opi_connection_begin(opi_team *t, opi_connection *link, int fd, opipe_error *err);
+void opi_connection_close(opi_team *t, opi_connection *link);
+/* Queues a message. Out of memory: the team fails. */
+void opi_connection_send(opi_team *t, opi_connection *link, uint32_t kind, uint32_t tag,
+                         const void *bytes, uint64_t n_bytes);
+bool opi_connection_is_idle(const opi_connection *link); /* nothing waits to be sent */
+/* Writes what the connection takes. False: it is broken. */
+bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator);
+/* The link of a process; NULL: there is none. */
+opi_connection *opi_connection_of(opi_team *t, uint32_t rank);
+/* To process 0 (of others), or to all but `but` (of process 0). */
+void opi_team_send(opi_team *t, uint32_t but, uint32_t kind, uint32_t tag, const void *bytes,
+                   uint64_t n_bytes);
+void opi_team_wake(opi_team *t);
+
+/* ---- fail.c ---- */
+
+/* The first failure counts, and is told to the others. With the lock held. */
+void opi_team_fail(opi_team *t, uint32_t culprit, opipe_status status, const char *fmt, ...)
+    OPIPE_PRINTF(4, 5);
+/* The failure as `err`; OPIPE_OK: there is none. With the lock held. */
+opipe_status opi_team_failure(const opi_team *t, opipe_error *err);
+/* "process 2 (pid 71)" into out; returns out. */
+enum { OPI_WHO_ROOM = 64 };
+const char *opi_team_who(const opi_team *t, uint32_t rank, char out[OPI_WHO_ROOM]);
+/* "; it was at 'step 12', move 9", or "". */
+const char *opi_team_at(const opi_team *t, uint32_t rank, char out[OPI_AT_ROOM * 2]);
+
+/* ---- join.c ---- */
+
+void opi_team_accept(opi_team *t); /* whoever waits at process 0's listener */
+opipe_status opi_team_hear_hello(opi_team *t, opi_connection *link, const opi_channel_message *m,
+                                 opipe_error *err);
+/* Writes the ranks of processes that have not joined, "2, 3", as many as there is room for. */
+void opi_team_missing(const opi_team *t, char *out, size_t room);
+opi_hello opi_team_hello(const opi_team *t);
+
+/* ---- helper.c ---- */
+
+void *opi_team_help(void *team); /* the helper thread */
+
+/* ---- collect.c, stop.c, board.c: messages heard; with the lock held ---- */
+
+opipe_status opi_collect_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
+                              opipe_error *err);
+void opi_collect_left(opi_team *t, uint32_t rank); /* a process has left */
+void opi_collect_release(opi_team *t);
+opipe_status opi_stop_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
+                           opipe_error *err);
+opipe_status opi_board_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
+                            opipe_error *err);
+void opi_board_release(opi_team *t);
+
+#endif /* OPI_TEAM_H */

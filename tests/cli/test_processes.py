@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=180
+"""run and train as processes of one machine: losses, weights and outputs have the bits of the same plan run by threads; a death, a silence, a
+signal and a refusal are every process's, in time."""
+import filecmp
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from command import COMMAND, DATA, SANITIZED
+
+wrong = []
+SLOW = 5 if SANITIZED else 1
+DEMO = os.path.join(DATA, "demo", "model.onnx")
+GPT = os.path.join(DATA, "gpt_8block", "model.onnx")
+TRAIN = ["train", DEMO, "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss",
+         "cross-entropy:logits=logits,labels=labels,shift=1", "--batch", "4", "--microbatches", "4"]
+jobs = [0]
+
+
+def check(holds, what):
+    if not holds:
+        wrong.append(what)
+        print("WRONG: " + what)
+
+
+def command(*words):
+    return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=120)
+
+
+def launch(n, *words):
+    return command("launch", "-n", str(n), "--", *words)
+
+
+def steps(done):
+    """Losses and norms of a run that printed JSON, with or without launch's "[rank 0] "."""
+    text = re.sub(r"(?m)^\[rank 0\] ", "", done.stdout)
+    return [(s["step"], s["loss"], s["gradient_norm"]) for s in json.loads(text)["steps"]]
+
+
+def same_files(one, other):
+    names = sorted(os.listdir(one))
+    return names == sorted(os.listdir(other)) and names and not any(filecmp.cmpfiles(one, other, names, shallow=False)[1:])
+
+
+def test_training_has_the_bits_of_threads():
+    cases = [(2, 2, "gpipe"), (4, 4, "1f1b"), (2, 4, "1f1b"), (2, 4, "2bw"), (2, 4, "chimera"), (4, 4, "zb-h1"), (2, 4, "interleaved")]
+    for processes, ranks, schedule in cases:
+        what = f"{schedule}, {ranks} ranks in {processes} processes"
+        with tempfile.TemporaryDirectory() as folder:
+            own, other = os.path.join(folder, "threads"), os.path.join(folder, "processes")
+            rest = ["--steps", "4", "--ranks", str(ranks), "--schedule", schedule, "--json"]
+            threads = command(*TRAIN, *rest, "--save", own)
+            check(threads.returncode == 0, f"{what}: threads: {threads.stderr}")
+            done = launch(processes, *TRAIN, *rest, "--save", other)
+            check(done.returncode == 0, f"{what}: {done.stderr}")
+            if threads.returncode != 0 or done.returncode != 0:
+                continue
+            check(len(steps(done)) == 4 and steps(done) == steps(threads), f"{what}: losses or norms differ")
+            for name in ("weights-1.safetensors", "state-1.safetensors"):
+                check(filecmp.cmp(os.path.join(own, name), os.path.join(other, name), shallow=False), f"{what}: {name} differs")
+
+
+def test_a_checkpoint_goes_on_in_other_numbers_of_processes():
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        first = launch(2, *TRAIN, "--steps", "2", "--ranks", "4", "--save", saved)
+        check(first.returncode == 0, f"saving: {first.stderr}")
+        rest = ["--steps", "2", "--ranks", "4", "--json", "--resume", saved]
+        threads = command(*TRAIN, *rest)
+        for processes in (2, 4):
+            done = launch(processes, *TRAIN, *rest)
+            check(done.returncode == 0 and steps(done) == steps(threads), f"resumed in {processes} processes: {done.stderr}")
+
+
+def test_outputs_have_the_bits_of_threads():
+    for processes, more in ((2, []), (4, ["--requests", "8"]), (2, ["--ranks", "4", "--bind", "batch=4", "--microbatches", "4"])):
+        with tempfile.TemporaryDirectory() as folder:
+            own, other = os.path.join(folder, "threads"), os.path.join(folder, "processes")
+            ranks = [] if "--ranks" in more else ["--ranks", str(processes)]
+            threads = command("run", GPT, *more, *ranks, "-o", own)
+            done = launch(processes, "run", GPT, *more, "-o", other)
+            check(threads.returncode == 0 and done.returncode == 0, f"run {more}: {threads.stderr}{done.stderr}")
+            check(done.returncode != 0 or same_files(own, other), f"run {more}: outputs differ")
+            check(len(re.findall(r"(?m)^\[rank \d\] output logits", done.stdout)) == 1, f"run {more}: not printed once")
+
+
+def test_refusals():
+    """Every process gives the same reason, with both numbers."""
+    three = launch(2, "run", GPT, "--stages", "3")
+    check(three.returncode == 3 and three.stderr.count("the plan has 3 ranks, the team 2 processes") == 2, f"3 ranks: {three.stderr}")
+    rows = launch(2, "run", GPT, "--bind", "batch=4", "--microbatches", "4", "--replicas", "2", "--ranks", "4")
+    check(rows.returncode == 2 and "stage 0 has replicas in several of 2 processes" in rows.stderr, f"rows: {rows.stderr}")
+    local = launch(2, "run", GPT, "--transport", "local")
+    check(local.returncode == 3, f"local: {local.stderr}")
+    alone = launch(2, *TRAIN, "--steps", "1", "--reference")
+    check(alone.returncode == 2 and "this is one of 2 processes" in alone.stderr, f"reference: {alone.stderr}")
+    each = launch(2, "run", GPT, "--launcher", "none")
+    check(each.returncode == 0 and each.stdout.count("output logits") == 2, f"none: {each.stderr}")
+
+
+class Job:
+    """Processes as a launcher starts them, without one."""
+
+    def __init__(self, n, *words, more=None):
+        jobs[0] += 1
+        self.all = []
+        for rank in range(n):
+            env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + jobs[0]),
+                       TORCHELASTIC_RUN_ID=f"test-{os.getpid()}")
+            own = list(more[rank]) if more else []
+            self.all.append(subprocess.Popen([COMMAND, *words, *own], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+
+    def until_it_trains(self):
+        for line in self.all[0].stdout:
+            if line.startswith("step 2 "):
+                return True
+        return False
+
+    def end(self, but=None, timeout=40):
+        """[(status, error text, seconds)] of all but one."""
+        began, ended = time.monotonic(), []
+        for rank, process in enumerate(self.all):
+            if rank == but:
+                ended.append(None)
+                continue
+            try:
+                _, err = process.communicate(timeout=timeout)
+                ended.append((process.returncode, err, time.monotonic() - began))
+            except subprocess.TimeoutExpired:
+                ended.append((None, "it hangs", timeout))
+        for process in self.all:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        return ended
+
+
+def test_plans_that_differ():
+    ended = Job(2, "run", GPT, "--stages", "2", more=[[], ["--depth", "3"]]).end()
+    for rank, (status, err, _) in enumerate(ended):
+        check(status == 3 and re.search(r"process 0 has plan [0-9a-f]{32}, process 1 [0-9a-f]{32}", err), f"plans, process {rank}: {status} {err}")
+
+
+def test_a_death_is_named_everywhere():
+    for victim in (0, 1, 2):
+        job = Job(3, *TRAIN, "--steps", "1000000", "--ranks", "3")
+        check(job.until_it_trains(), f"{victim}: nothing trains")
+        pid = job.all[victim].pid
+        job.all[victim].kill()
+        for rank, (status, err, seconds) in enumerate(job.end()):
+            if rank == victim:
+                continue
+            named = f"process {victim} (pid {pid})" in err or f"rank {victim}" in err or f"ranks {victim}" in err
+            check(status == 3 and named and seconds < 2 * SLOW, f"{victim} is killed, process {rank}: {status}, {seconds:.1f} s, {err}")
+
+
+def test_a_silence_is_named():
+    job = Job(2, *TRAIN, "--steps", "1000000")
+    check(job.until_it_trains(), "nothing trains")
+    job.all[1].send_signal(signal.SIGSTOP)
+    status, err, seconds = job.end(but=1)[0]
+    check(status == 3 and f"process 1 (pid {job.all[1].pid}) has been silent" in err and seconds < 12 * SLOW, f"silence: {status}, {seconds:.1f} s, {err}")
+
+
+def test_one_signal_stops_all_at_one_step():
+    for number, victim in ((signal.SIGTERM, 1), (signal.SIGINT, 0)):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            job = Job(2, *TRAIN, "--steps", "1000000", "--save", saved)
+            check(job.until_it_trains(), "nothing trains")
+            job.all[victim].send_signal(number)
+            ended = job.end()
+            after = [re.search(r"stopped after (\d+) of", err) for _, err, _ in ended]
+            check([status for status, _, _ in ended] == [128 + number] * 2, f"{number.name}: {ended}")
+            check(all(after) and len({a[1] for a in after}) == 1, f"{number.name}: {ended}")
+            check(os.path.exists(os.path.join(saved, "manifest.json")), f"{number.name}: nothing was saved")
+
+
+for name, test in sorted(globals().items()):
+    if name.startswith("test_"):
+        began = time.monotonic()
+        test()
+        print(f"{name}: {time.monotonic() - began:.1f} s")
+sys.exit(1 if wrong else 0)
