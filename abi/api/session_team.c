@@ -10,7 +10,7 @@
 
 enum { CALL_ROOM = 64, KEY_ROOM = OPI_KEY_ROOM };
 
-/* What a process tells; its ranks follow, one byte for each rank of the plan. */
+/* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
   uint64_t plan[2], kernels[2];
 } opening;

@@ -242,7 +242,7 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE)
     status = cli_stream_model(o, s, tensors, io_n, room, &json, &result, &timing);
   if (status == CLI_DONE && s->team_rank != 0 && result.n_outputs != 0 && json.file == NULL) {
-    cli_team_print(s); /* what no other process has */
+    cli_team_print(s); /* no other process has them */
     print_outputs(&result);
   } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0)) {
     cli_print_result(&result, &timing, status == CLI_DONE, &json);

@@ -68,7 +68,7 @@ typedef struct opipe_transport_info {
 #if OPIPE_TARGET_MINOR >= 5
 enum { OPIPE_BOARD_BYTES = 4096, OPIPE_BOARD_KEY = 64 };
 /* Where the processes of one world leave short notes, addresses for example, before they can send
- * messages. Neither call waits. Keys are text of fewer than OPIPE_BOARD_KEY bytes; the world has
+ * messages. No call waits. Keys are text of fewer than OPIPE_BOARD_KEY bytes; the world has
  * them for itself. [any-thread] */
 typedef struct opipe_board {
   uint32_t struct_size;
@@ -94,7 +94,7 @@ typedef struct opipe_world_params {
   const uint32_t *local_ranks; /* [n_local_ranks] ranks that have their endpoints in this world */
   uint32_t n_local_ranks;      /* 0: all */
   uint32_t reserved;           /* 0 */
-  const char *job; /* what the ranks' processes belong to, for names and messages; NULL: nothing */
+  const char *job; /* name of the job of the ranks' processes, for names and messages; NULL: none */
   const opipe_board *board; /* used from any thread until world_close; NULL: none */
 #endif
 } opipe_world_params;
