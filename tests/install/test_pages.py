@@ -59,7 +59,7 @@ class Folder:
         return self.readme if page == "README.md" or not os.path.isdir(self.tried) else self.tried
 
     def run(self, page, command, environment=None):
-        command = [part.replace("/tmp/", self.root + "/tmp/") for part in command]
+        command = [*command[:-1], command[-1].replace("/tmp/", self.root + "/tmp/")]  # the page's own text is last
         return subprocess.run(command, cwd=self.place(page), env={**self.environment, **(environment or {})}, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, check=False, timeout=200)
 

@@ -128,11 +128,11 @@ static const opipe_backend backend = {(uint32_t)OPIPE_END(opipe_backend, run),
                                       NULL,
                                       NULL};
 
-#define TRY(call)                        \
-  do {                                   \
-    const opipe_status status_ = (call); \
-    if (status_ < 0)                     \
-      return status_;                    \
+#define TRY(call)                       \
+  do {                                  \
+    const opipe_status tried_ = (call); \
+    if (tried_ < 0)                     \
+      return tried_;                    \
   } while (0)
 /* Until it is no longer pending; waits at the doorbell. */
 #define UNTIL(e, call)                                                         \
