@@ -276,11 +276,12 @@ static void tell_waiters(opipe_world *world, bool *out_armed) {
 }
 
 /* Descriptors that the helper waits for; fds: at least 2 + 2 * peers. */
-static uint32_t list_fds(opipe_world *world, struct pollfd *fds) {
+static uint32_t list_fds(const opipe_world *world, struct pollfd *fds) {
   uint32_t n = FIXED_FDS;
   fds[0] = (struct pollfd){.fd = world->kick, .events = POLLIN};
   fds[1] = (struct pollfd){.fd = world->listener, .events = POLLIN};
-  for (const shm_peer *p = world->peers; p != NULL; p = p->next) {
+  for (shm_peer *p = world->peers; p != NULL; p = p->next) {
+    p->listed = n;
     fds[n].fd = p->gone ? -1 : p->fd;
     fds[n++].events = (short)(POLLIN | (p->first != NULL ? POLLOUT : 0));
     fds[n++] = (struct pollfd){.fd = p->gone ? -1 : p->process, .events = POLLIN};
@@ -295,12 +296,13 @@ static uint32_t count_fds(const opipe_world *world) {
   return n;
 }
 
-/* A look at everything; what poll said is not needed for more than the ends of processes. */
+/* Looks at everything; poll's answers count only for the ends of processes. A peer that came while
+ * the helper slept was not asked about. */
 static void look_around(opipe_world *world, const struct pollfd *fds, uint32_t n, bool *out_armed) {
-  uint32_t i = FIXED_FDS;
   tell_waiters(world, out_armed);
-  for (shm_peer *p = world->peers; p != NULL && i + 1 < n; p = p->next, i += 2) {
-    const bool ended = fds[i + 1].fd >= 0 && fds[i + 1].revents != 0;
+  for (shm_peer *p = world->peers; p != NULL; p = p->next) {
+    const bool asked = p->listed != 0 && p->listed + 1 < n;
+    const bool ended = asked && fds[p->listed + 1].fd >= 0 && fds[p->listed + 1].revents != 0;
     if (p->gone)
       continue;
     hear_all(world, p);
@@ -310,7 +312,7 @@ static void look_around(opipe_world *world, const struct pollfd *fds, uint32_t n
     else if (ended && !p->gone)
       lose(world, p, "has ended");
   }
-  let_in(world); /* last: peers are listed newest first */
+  let_in(world);
   shm_sweep(world, false);
 }
 

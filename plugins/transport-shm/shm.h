@@ -118,6 +118,7 @@ typedef struct shm_peer {
   struct shm_peer *next;
   int fd, process; /* process: tells its end; -1 */
   uint32_t first_rank;
+  uint32_t listed; /* its place in what the helper polls; 0: none yet */
   bool greeted, leaving, gone;
   shm_waiting *first, **last;
 } shm_peer;

@@ -183,6 +183,10 @@ uint64_t conf_patience_ns(void) {
   return watch_seconds() * (UINT64_C(1000000000) / 3);
 }
 
+unsigned conf_failures(void) {
+  return n_failed;
+}
+
 int conf_finish(void) {
   if (n_failed > SHOWN_MOST)
     (void)printf("FAILED: and %u more\n", n_failed - SHOWN_MOST);

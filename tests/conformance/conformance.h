@@ -40,6 +40,7 @@ bool conf_ok(opipe_status status, const opipe_error *err, const char *what);
 /* OK, and the object is there. out: where the call puts it. */
 bool conf_made(opipe_status status, const void *out, const opipe_error *err, const char *what);
 void conf_skip(const char *fmt, ...) OPIPE_PRINTF(1, 2);
+unsigned conf_failures(void); /* so far */
 /* Prints "N passed, N failed, N skipped"; the exit status. */
 int conf_finish(void);
 /* For a program that ends at once: a failure and the summary. Returns the length. */

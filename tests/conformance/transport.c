@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conformance of transport plugins: conformance-transport PATH.so [OPTIONS]
+/* Conformance of transport plugins: conformance-transport [--processes N] PATH.so [OPTIONS]
  *
+ * With --processes 2 or 3 the ranks are dealt out to so many processes (transport_processes.h).
+ * Without:
  * Ranks are threads of this process, on a host-memory device made of opipe/helpers.h. Messages
  * arrive whole, in the order of the rule, never before their receive was posted where the transport
  * is direct, nor before their event; reserve tells the truth; nobody sleeps through a doorbell;
@@ -11,6 +13,7 @@
 #include "transport_events.h"
 #include "transport_kit.h"
 #include "transport_messages.h"
+#include "transport_processes.h"
 #include "transport_streams.h"
 #include "transport_sums.h"
 
@@ -111,8 +114,15 @@ static void check_worlds(const subject *s) {
 
 int main(int argc, char **argv) {
   subject s;
-  if (argc != 2 && argc != 3) {
-    (void)fprintf(stderr, "usage: %s PATH.so [OPTIONS]\n", argv[0]);
+  const bool dealt_out = argc > 2 && strcmp(argv[1], "--processes") == 0;
+  const unsigned long n = dealt_out ? strtoul(argv[2], NULL, 10) : 0;
+  if (dealt_out && n >= 2 && n <= RANKS && (argc == 4 || argc == 5)) {
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    check_processes(argv[3], argc == 5 ? argv[4] : NULL, (uint32_t)n);
+    return conf_finish();
+  }
+  if (dealt_out || (argc != 2 && argc != 3)) {
+    (void)fprintf(stderr, "usage: %s [--processes 2|%d] PATH.so [OPTIONS]\n", argv[0], RANKS);
     return 2;
   }
   conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_TRANSPORT, OPIPE_TRANSPORT_ID);
