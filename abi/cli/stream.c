@@ -257,6 +257,8 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
     if (status == CLI_DONE && how->trace != NULL)
       status = cli_write_trace(s->api, st.session, how->trace);
   }
+  if (st.session != NULL)
+    cli_meet(s);
   s->api->session_close(st.session);
   free(st.inputs);
   free(st.requests);

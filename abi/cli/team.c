@@ -90,6 +90,13 @@ int cli_join(cli_options *io_options, cli_session *s) {
   return status == CLI_DONE && info.rank != 0 ? hush(s) : status;
 }
 
+void cli_meet(cli_session *s) {
+  opipe_gather_params all = opipe_gather_params_init();
+  all.name = "done";
+  if (s->team != NULL)
+    (void)s->api->team_gather(s->team, &all, NULL);
+}
+
 int cli_part(cli_session *s, int status) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_gather_params end = opipe_gather_params_init();

@@ -300,8 +300,10 @@ int train_go(const train_run *run, train_result *out) {
   if (status == CLI_DONE && run->fullest_bytes != NULL)
     *run->fullest_bytes = cli_fullest_rank(run->s->api, l.session);
   close_places(&l);
-  if (l.session != NULL)
+  if (l.session != NULL) {
+    cli_meet(run->s);
     run->s->api->session_close(l.session);
+  }
   return status;
 }
 
