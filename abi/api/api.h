@@ -66,6 +66,7 @@ struct opi_plan_object {
 typedef struct opi_meeting {
   opi_team_object *team; /* a reference */
   opipe_board board;     /* the team's, with keys of this session */
+  opi_teller teller;
   uint32_t number;       /* of the session on its team */
   opipe_team_info info;
 } opi_meeting;
@@ -384,6 +385,7 @@ opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);
+void opi_meeting_told(void *meeting, opi_tell_fn tell, void *tell_ctx);
 
 /* team.c */
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,

@@ -93,7 +93,16 @@ opipe_status opi_meeting_agree(void *ctx, const char *what, opipe_status own, op
 
 opipe_status opi_meeting_check(void *ctx, opipe_error *err) {
   const opi_meeting *m = ctx;
-  return opi_team_check(m->team->team, err);
+  OPI_TRY(opi_team_check(m->team->team, err));
+  return opi_team_check_session(m->team->team, m->number, err);
+}
+
+void opi_meeting_told(void *ctx, opi_tell_fn tell, void *tell_ctx) {
+  opi_meeting *m = ctx;
+  opi_team_untell(m->team->team, &m->teller);
+  m->teller = (opi_teller){NULL, tell, tell_ctx, m->number};
+  if (tell != NULL)
+    opi_team_tell(m->team->team, &m->teller);
 }
 
 /* All parts, as they come. */

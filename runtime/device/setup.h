@@ -40,6 +40,8 @@ typedef struct opi_together {
   opipe_status (*agree)(void *ctx, const char *what, opipe_status own, opipe_error *err);
   /* OPIPE_OK, or why the others are gone; never waits. [any-thread] */
   opipe_status (*check)(void *ctx, opipe_error *err);
+  /* From now on `tell` says what the ranks here are at; NULL: no longer. */
+  void (*told)(void *ctx, opi_tell_fn tell, void *tell_ctx);
   void *ctx;
 } opi_together;
 

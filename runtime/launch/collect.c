@@ -112,6 +112,7 @@ static opipe_status add_part(opi_team *t, uint32_t rank, uint32_t tag, const uin
     return opi_fail_nomem(err, n, "a part of a collective call");
   part->n = n;
   memcpy(part->bytes, bytes, n);
+  (void)snprintf(t->members[rank].call, OPI_NAME_ROOM, "%s", head_of(part).name);
   if (++t->collect.n_parts == t->place.size)
     complete(t);
   return OPIPE_OK;

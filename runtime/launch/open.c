@@ -209,6 +209,7 @@ void opi_team_close(opi_team *t) {
   if (t->has_lock)
     opi_lock_destroy(&t->lock);
   const opipe_allocator *a = t->allocator;
+  opi_standing_release(t);
   opi_free(a, t->members, t->place.size * sizeof *t->members);
   opi_free(a, t->polls, (2 + 2 * (size_t)t->n_links) * sizeof *t->polls);
   opi_free(a, t->links, ((size_t)t->n_links + 1) * sizeof *t->links);

@@ -375,6 +375,8 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));
   OPI_TRY(together(s, "requests", open_requests(session, err), err));
+  if (s->env.together.told != NULL)
+    s->env.together.told(s->env.together.ctx, opi_watch_tell, s);
   opi_model_relax(s->env.model); /* packed weights have been read */
   session->opened = true;
   return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);
@@ -440,6 +442,8 @@ void opi_session_close(opi_session *session) {
   const opipe_allocator *allocator = s->allocator;
   /* Wait until no call is inside. */
   opi_session_stop(session);
+  if (s->env.together.told != NULL)
+    s->env.together.told(s->env.together.ctx, NULL, NULL);
   opi_requests_shut(session);
   opi_streams_shut(s);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)
