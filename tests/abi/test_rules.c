@@ -79,7 +79,7 @@ static void run_stream(host_kit *k, uint32_t flags, answer *out) {
   k->session = NULL;
 }
 
-/* What runs is a plan that was read. */
+/* Replaces the plan by one that was read, which then runs. */
 static void read_again(host_kit *k) {
   opi_test_text text = {NULL, 0};
   OPI_ASSERT_OK_FATAL(k->api->plan_write(k->plan, opi_test_take, &text, &k->err), &k->err);

@@ -10,7 +10,8 @@
 #define LLAMA "tests/data/llama_8block/model.onnx"
 #define DROPOUT "tests/data/odd/dropout_tokens/model.onnx"
 
-/* What the plan was made for, other rows, other tokens, fewer rows than micro-batches take. */
+/* Rows and tokens: those of the plan, other rows, other tokens, fewer rows than micro-batches
+ * take. */
 static const int64_t MIXED[REQUESTS][2] = {{ROWS, TOKENS}, {ROWS, TOKENS}, {3, TOKENS},
                                            {ROWS, MOST},   {2, 2},         {3, 1}};
 static const stream LLAMA_MIXED = {"input_ids", MIXED, CLASSES, REQUESTS};

@@ -11,7 +11,7 @@
 #define ENCODER "tests/data/encoder/model.onnx"
 #define DROPOUT "tests/data/odd/dropout_tokens/model.onnx"
 
-/* What the plan was made for, other rows, other tokens. */
+/* Rows and tokens: those of the plan, other rows, other tokens. */
 static const int64_t MIXED[REQUESTS][2] = {{ROWS, TOKENS}, {ROWS, TOKENS}, {3, TOKENS},
                                            {ROWS, MOST},   {2, 2},         {1, 1}};
 static const stream LLAMA_MIXED = {"input_ids", MIXED, CLASSES, REQUESTS};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every test of ours needs on top of CUnit: a main, skipping that is seen, comparisons of
+/* Helpers that every test needs on top of CUnit: a main, skipping that is seen, comparisons of
  * tensors that say where they fail, files and folders, and memory that fails when told to.
  *
  * One executable per source file:

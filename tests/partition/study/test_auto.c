@@ -42,7 +42,7 @@ static void one_against_named(uint32_t seed, bool tiny) {
     opi_judged judged;
     if (opi_planner_find(names[i])(&q.planning, &s, &err) != OPIPE_OK)
       continue;
-    /* what is an order for simulation alone is played as what can run */
+    /* an order for simulation alone is played as one that can run */
     s->schedule = strcmp(names[i], "pipedream") == 0 ? "1f1b" : s->schedule;
     const opipe_status played = opi_strategy_judge(&q, s, &judged, &err);
     if (played == OPIPE_OK && judged.over_bytes <= 0) {
@@ -378,7 +378,7 @@ static void test_threads_change_nothing(void) {
   }
 }
 
-/* ---- what does not fit falls before it is played ---- */
+/* ---- candidates that do not fit fall before they are played ---- */
 
 /* Bytes of one stage of a strategy: what a micro-batch keeps of it, as the search counts them. */
 static opi_stage_load kept_of(const opi_layers *layers, const opi_strategy *s, uint32_t stage) {
@@ -391,8 +391,8 @@ static opi_stage_load kept_of(const opi_layers *layers, const opi_strategy *s, u
   return load;
 }
 
-/* What an order says that its ranks keep is what its play finds: not a millionth less may be there,
- * and as much is enough. */
+/* The bytes that an order's ranks are said to keep are those that its play finds: a millionth less
+ * is too little, and as much is enough. */
 static void one_kept(const opi_auto *q, const opi_strategy *s) {
   opi_shown shown;
   double peaks[64] = {0};
@@ -441,7 +441,7 @@ static void test_kept_before_it_is_played(void) {
   opi_layers_free(layers);
 }
 
-/* ---- what is asked for, and what is not ---- */
+/* ---- options that are given, and options that are not ---- */
 
 static void test_permissions(void) {
   opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
@@ -672,7 +672,7 @@ static void test_infeasible(void) {
   double least = 0;
   const char *says = strstr(err.message, "takes ");
   OPI_ASSERT_FATAL(says != NULL && sscanf(says, "takes %lf bytes", &least) == 1);
-  opi_cluster enough = make_cluster(1, 2, (uint64_t)least, dapple_rates); /* what it says does */
+  opi_cluster enough = make_cluster(1, 2, (uint64_t)least, dapple_rates); /* that cap suffices */
   q.planning.cluster = &enough;
   answer = auto_ask(&q);
   opi_auto_free(answer);

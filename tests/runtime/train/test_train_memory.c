@@ -34,7 +34,7 @@ static void test_tied_table(void) {
   kit_close(&k);
 }
 
-/* What the kit's rank 0 has under such a plan. */
+/* Memory of the kit's rank 0 under such a plan. */
 static opi_memory memory_of(kit *k, const char *schedule, uint32_t n_stages, uint32_t kind) {
   const memory_row row = {schedule, n_stages == 1 ? 0 : 1, 4, false, {0}};
   kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, kind);

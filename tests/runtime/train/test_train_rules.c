@@ -20,7 +20,7 @@ static const char *model_path(void) {
 
 /* ---- every schedule under every rule ---- */
 
-/* What runs is a plan that was read. */
+/* Replaces the plan by one that was read, which then runs. */
 static void read_again(kit *k) {
   opi_test_text text = {NULL, 0};
   OPI_ASSERT_OK_FATAL(opi_plan_write(k->plan, opi_test_take, &text, &k->err), &k->err);
@@ -90,8 +90,8 @@ static void test_replicas(void) {
 
 enum { TURNS = 9, MOST_M = 8 };
 
-/* What a session does in turn. The pipeline drains before an evaluation, at a flush, and where the
- * shape changes. */
+/* The calls of a session, in turn. The pipeline drains before an evaluation, at a flush, and where
+ * the shape changes. */
 typedef struct turn {
   bool evaluate, flush;
   int64_t rows, tokens;

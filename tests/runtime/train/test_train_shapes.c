@@ -171,7 +171,7 @@ static void test_models(void) {
   }
 }
 
-/* ---- what a session cannot take ---- */
+/* ---- steps that a session cannot take ---- */
 
 static kit_case plain_case(void) {
   return kit_case_of("1f1b", RANKS, M, false);
