@@ -265,6 +265,12 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err);
+/* train.c: runs between steps. Nothing is under way when it returns, until opi_train_go_on. */
+opipe_status opi_session_rest(opi_session_object *session, opi_weights **out_weights,
+                              opipe_error *err);
+/* The same for calls that only read parameters: a session that has failed still has them. */
+opipe_status opi_session_rest_to_read(opi_session_object *session, opi_weights **out_weights,
+                                      opipe_error *err);
 /* train.c: checks a submit's learning rate for any call: with its flag, in a struct that has it, in
  * a call that uses it, 0 to OPIPE_LR_MOST. given: the host's own struct, of its size. */
 opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bool learns,
@@ -386,6 +392,8 @@ opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);
 void opi_meeting_told(void *meeting, opi_tell_fn tell, void *tell_ctx);
+/* A collective call of this session; params have all fields. */
+opipe_status opi_meeting_gather(void *meeting, const opipe_gather_params *params, opipe_error *err);
 
 /* team.c */
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,

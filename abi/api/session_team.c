@@ -91,6 +91,15 @@ opipe_status opi_meeting_agree(void *ctx, const char *what, opipe_status own, op
   return opi_team_gather(m->team->team, &call, err);
 }
 
+opipe_status opi_meeting_gather(void *ctx, const opipe_gather_params *params, opipe_error *err) {
+  const opi_meeting *m = ctx;
+  char name[CALL_ROOM];
+  opipe_gather_params call = *params;
+  (void)snprintf(name, sizeof name, "session %u: %s", m->number, params->name);
+  call.name = name;
+  return opi_team_gather(m->team->team, &call, err);
+}
+
 opipe_status opi_meeting_check(void *ctx, opipe_error *err) {
   const opi_meeting *m = ctx;
   OPI_TRY(opi_team_check(m->team->team, err));
