@@ -99,7 +99,10 @@ static const opipe_host host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
                                 no_service};
 
 typedef struct end {
+  const opipe_plugin *plugin;
+  opipe_instance *self;
   const opipe_transport *t;
+  opipe_board board;
   opipe_world *world;
   opipe_endpoint *endpoint;
   opipe_device *device;
@@ -147,6 +150,7 @@ static const opipe_backend host_memory = {(uint32_t)OPIPE_END(opipe_backend, run
     TRY((e)->t->wait((e)->endpoint, seen_, (e)->patience_ns, &(e)->err)); \
   }
 
+/* All but what needs the other. */
 static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   static const uint32_t both[2] = {0, 1};
   char path[4096];
@@ -154,23 +158,20 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   (void)snprintf(path, sizeof path, "%.*s/opipe-transport-shm.so",
                  folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const opipe_plugin *plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
-  opipe_instance *self = NULL;
+  e->plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
   e->err.struct_size = sizeof e->err;
-  if (plugin == NULL)
+  if (e->plugin == NULL)
     return opipe_fail(&e->err, OPIPE_E_NOTFOUND, "%s cannot be loaded", path);
-  TRY(plugin->open(&host, &self, &e->err));
-  e->t = plugin->get_interface(self, OPIPE_TRANSPORT_ID);
-  const opipe_board board = {(uint32_t)sizeof board, 0, notes, post, look};
-  static opipe_board kept;
-  kept = board;
+  TRY(e->plugin->open(&host, &e->self, &e->err));
+  e->t = e->plugin->get_interface(e->self, OPIPE_TRANSPORT_ID);
+  e->board = (opipe_board){(uint32_t)sizeof e->board, 0, notes, post, look};
   const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
                                     .n_ranks = 2,
                                     .local_ranks = &rank,
                                     .n_local_ranks = 1,
                                     .job = "test",
-                                    .board = &kept};
-  TRY(e->t->world_open(self, &world, &e->world, &e->err));
+                                    .board = &e->board};
+  TRY(e->t->world_open(e->self, &world, &e->world, &e->err));
   const opipe_device_params device = {.struct_size = (uint32_t)sizeof device};
   TRY(opipe_host_device_open(&host, &device, &e->device, &e->err));
   TRY(opipe_host_queue_open(e->device, &e->queue, &e->err));
@@ -197,7 +198,10 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
                                    .n_bytes = BYTES};
     TRY(e->t->stream_open(e->endpoint, &p, src == rank ? &e->out : &e->in, &e->err));
   }
-  TRY(e->t->group_open(e->endpoint, both, 2, SUMMED * sizeof(float), &e->group, &e->err));
+  return e->t->group_open(e->endpoint, both, 2, SUMMED * sizeof(float), &e->group, &e->err);
+}
+
+static opipe_status await_ready(end *e) {
   for (const uint64_t start = now_ns(NULL);;) {
     const struct timespec pause = {.tv_nsec = 100000};
     const opipe_status status = e->t->endpoint_ready(e->endpoint, &e->err);
@@ -220,6 +224,9 @@ static void close_end(end *e) {
   e->t->endpoint_close(e->endpoint);
   e->t->world_close(e->world);
   opipe_host_buffer_free(e->own);
+  opipe_host_queue_close(e->queue);
+  opipe_host_device_close(e->device);
+  e->plugin->close(e->self);
 }
 
 static int status_of(pid_t pid) {

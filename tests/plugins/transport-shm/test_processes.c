@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport-shm between processes: messages into the receiver's memory, sums, and a process that is
- * killed at any instant is an error in the other. ctest: timeout=120
+ * killed at any instant is an error in the other. Two worlds in one process are the same to it:
+ * sanitizers see both ends. ctest: timeout=120
  */
+#include <pthread.h>
 #include <signal.h>
 
 #include "tests/plugins/transport-shm/pair.h"
@@ -41,14 +43,25 @@ static opipe_status sum(end *e, uint32_t rank, uint64_t round) {
   return OPIPE_OK;
 }
 
-static opipe_status play(uint32_t rank, note *notes, uint64_t n_messages) {
-  end e = {.patience_ns = UINT64_C(10000000000)};
-  opipe_status status = open_end(&e, rank, notes);
+#define PATIENCE_NS UINT64_C(10000000000)
+
+static opipe_status step(end *e, uint32_t rank, uint64_t n_messages) {
+  opipe_status status = OPIPE_OK;
   for (uint64_t q = 0; q < n_messages && status == OPIPE_OK; ++q) {
-    status = exchange(&e, rank, q);
+    status = exchange(e, rank, q);
     if (status == OPIPE_OK && q % 10 == 0)
-      status = sum(&e, rank, q / 10);
+      status = sum(e, rank, q / 10);
   }
+  return status;
+}
+
+static opipe_status play(uint32_t rank, note *notes, uint64_t n_messages) {
+  end e = {.patience_ns = PATIENCE_NS};
+  opipe_status status = open_end(&e, rank, notes);
+  if (status == OPIPE_OK)
+    status = await_ready(&e);
+  if (status == OPIPE_OK)
+    status = step(&e, rank, n_messages);
   if (status < 0 && status != OPIPE_E_PEER)
     (void)fprintf(stderr, "rank %u: %s\n", rank, e.err.message);
   if (status == OPIPE_OK)
@@ -89,5 +102,126 @@ static void test_a_killed_process_is_an_error_in_the_other(void) {
   }
 }
 
-OPI_TEST_MAIN("transport-shm between processes", OPI_TEST(test_messages_and_sums),
+/* ---- both ends in one process ---- */
+
+enum { OPENED = 20 };
+
+typedef struct side {
+  end e;
+  uint32_t rank;
+  opipe_status status;
+  bool waits; /* for a message that never comes */
+} side;
+
+static opipe_status wait_for_ever(end *e) {
+  UNTIL(e, e->t->test(e->in, MESSAGES, &e->err));
+  return OPIPE_OK;
+}
+
+static void *side_body(void *arg) {
+  side *s = arg;
+  s->status = s->waits ? wait_for_ever(&s->e) : step(&s->e, s->rank, MESSAGES);
+  return NULL;
+}
+
+/* By one thread, in turn. */
+static opipe_status both_ready(side *sides) {
+  const uint64_t start = now_ns(NULL);
+  while (now_ns(NULL) - start < PATIENCE_NS) {
+    const struct timespec pause = {.tv_nsec = 20000};
+    opipe_status all = OPIPE_OK;
+    for (int i = 0; i < 2; ++i) {
+      const opipe_status status =
+          sides[i].e.t->endpoint_ready(sides[i].e.endpoint, &sides[i].e.err);
+      if (status < 0)
+        return status;
+      all = status == OPIPE_OK ? all : status;
+    }
+    if (all == OPIPE_OK)
+      return all;
+    (void)nanosleep(&pause, NULL);
+  }
+  return OPIPE_E_TIMEOUT;
+}
+
+/* Streams and groups come and go while both ranks step others. */
+static opipe_status open_more(side *sides, uint32_t k) {
+  static const uint32_t turned[2] = {1, 0};
+  opipe_stream *streams[2] = {NULL, NULL};
+  opipe_group *groups[2] = {NULL, NULL};
+  opipe_status status = OPIPE_OK;
+  for (int i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    end *e = &sides[i].e;
+    const opipe_stream_params p = {.struct_size = (uint32_t)sizeof p,
+                                   .src_rank = k % 2,
+                                   .dst_rank = 1 - k % 2,
+                                   .index = 1 + k % 3,
+                                   .depth = 1 + k,
+                                   .n_bytes = 100000};
+    status = e->t->stream_open(e->endpoint, &p, &streams[i], &e->err);
+    if (status == OPIPE_OK)
+      status = e->t->group_open(e->endpoint, turned, 2, 8192, &groups[i], &e->err);
+  }
+  if (status == OPIPE_OK)
+    status = both_ready(sides);
+  for (uint32_t i = 0; i < 2; ++i) { /* either side closes first */
+    end *e = &sides[(i + k) % 2].e;
+    e->t->stream_close(streams[(i + k) % 2]);
+    if (groups[(i + k) % 2] != NULL)
+      e->t->group_close(groups[(i + k) % 2]);
+  }
+  return status;
+}
+
+static void run_sides(side *sides, void (*meanwhile)(side *sides)) {
+  pthread_t threads[2];
+  for (int i = 0; i < 2; ++i)
+    OPI_ASSERT_INT(pthread_create(&threads[i], NULL, side_body, &sides[i]), 0);
+  meanwhile(sides);
+  for (int i = 0; i < 2; ++i)
+    (void)pthread_join(threads[i], NULL);
+}
+
+static void open_while_they_step(side *sides) {
+  opipe_status status = OPIPE_OK;
+  for (uint32_t k = 0; k < OPENED && status == OPIPE_OK; ++k)
+    status = open_more(sides, k);
+  OPI_ASSERT_INT(status, OPIPE_OK);
+}
+
+static void abort_while_they_wait(side *sides) {
+  const struct timespec pause = {.tv_nsec = 20000000};
+  opipe_error why = OPIPE_ERROR_INIT;
+  (void)opipe_fail(&why, OPIPE_E_DEVICE, "the first reason");
+  (void)nanosleep(&pause, NULL);
+  sides[0].e.t->abort(sides[0].e.world, 0, &why);
+}
+
+static void test_two_worlds_in_one_process(void) {
+  note *notes = new_board();
+  side sides[2];
+  memset(sides, 0, sizeof sides);
+  for (uint32_t i = 0; i < 2; ++i) {
+    sides[i].rank = i;
+    sides[i].e.patience_ns = PATIENCE_NS;
+    OPI_ASSERT_FATAL(open_end(&sides[i].e, i, notes) == OPIPE_OK);
+  }
+  OPI_ASSERT_FATAL(both_ready(sides) == OPIPE_OK);
+  run_sides(sides, open_while_they_step);
+  for (int i = 0; i < 2; ++i) {
+    OPI_ASSERT_INT(sides[i].status, OPIPE_OK);
+    sides[i].waits = true;
+  }
+  run_sides(sides, abort_while_they_wait);
+  for (int i = 0; i < 2; ++i) {
+    OPI_ASSERT_INT(sides[i].status, OPIPE_E_PEER);
+    OPI_ASSERT(strstr(sides[i].e.err.message, "the first reason") != NULL);
+  }
+  close_end(&sides[0].e);
+  close_end(&sides[1].e);
+  (void)munmap(notes, N_NOTES * sizeof *notes);
+}
+
+OPI_TEST_MAIN("transport-shm between processes", OPI_TEST(test_two_worlds_in_one_process),
+              OPI_TEST(test_messages_and_sums),
               OPI_TEST(test_a_killed_process_is_an_error_in_the_other))
