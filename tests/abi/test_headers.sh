@@ -59,6 +59,7 @@ if command -v gcc >/dev/null 2>&1; then
       compile c++11 c++ "$minor" "$file"
     done
     for plugin in "$root"/tests/examples/*/plugin.c; do
+      case $plugin in */transport/*) [ "$minor" -ge 5 ] || continue ;; esac # boards came with minor 5
       compile c11 c "$minor" "$plugin"
     done
   done
