@@ -104,7 +104,7 @@ typedef struct cli_options {
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
-  double dropout_ratio;
+  double dropout_ratio, silence_s; /* silence_s < 0: not given */
   uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
