@@ -102,6 +102,28 @@ void cli_meet(cli_session *s) {
     (void)s->api->team_gather(s->team, &all, NULL);
 }
 
+static opipe_status take_answer(void *ctx, uint32_t rank, const void *data, uint64_t n_bytes) {
+  bool answer = false, *any = ctx;
+  (void)rank;
+  if (n_bytes == sizeof answer)
+    memcpy(&answer, data, n_bytes);
+  *any = *any || answer;
+  return OPIPE_OK;
+}
+
+bool cli_team_any(const cli_session *s, bool own) {
+  opipe_gather_params answers = opipe_gather_params_init();
+  bool any = own;
+  answers.name = "any";
+  answers.data = &own;
+  answers.n_bytes = sizeof own;
+  answers.part = take_answer;
+  answers.part_ctx = &any;
+  if (s->team != NULL)
+    (void)s->api->team_gather(s->team, &answers, NULL);
+  return any;
+}
+
 int cli_part(cli_session *s, int status) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_gather_params end = opipe_gather_params_init();
