@@ -104,8 +104,8 @@ typedef struct cli_options {
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
-  double dropout_ratio;
-  uint32_t noise; /* OPIPE_BIND_NOISE */
+  double dropout_ratio, silence_s; /* silence_s < 0: not given */
+  uint32_t noise;                  /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: does not print why a plan cannot be made */
@@ -272,6 +272,9 @@ int cli_open(const cli_options *options, cli_session *s);
 /* team.c: after cli_open. Joins the other processes of a launcher, and gives options their presets
  * for so many. */
 int cli_join(cli_options *io_options, cli_session *s);
+/* True if it is in any of the processes, which call it together. Alone, or once the team has
+ * failed: `own`. */
+bool cli_team_any(const cli_session *s, bool own);
 /* Waits for the others; returns the status with which all end. Before cli_close. */
 int cli_part(cli_session *s, int status);
 /* Waits until every process has done its work: whoever closes a session ends it for the others. */

@@ -181,6 +181,9 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {RUN, "silence", "SECONDS",
+     "another process that is not heard for so long has failed (10; at least 0.1)",
+     REAL(silence_s)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -200,6 +203,9 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {TRAIN, "silence", "SECONDS",
+     "another process that is not heard for so long has failed (10; at least 0.1)",
+     REAL(silence_s)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},

@@ -73,6 +73,11 @@ int cli_join(cli_options *io_options, cli_session *s) {
   opipe_team_params params = opipe_team_params_init();
   opipe_team_info info = opipe_team_info_init();
   params.launcher = io_options->launcher;
+  if (io_options->silence_s != -1 &&
+      !(io_options->silence_s >= 0.1 && io_options->silence_s <= 1e6))
+    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed", io_options->silence_s);
+  if (io_options->silence_s != -1)
+    params.silence_ns = (uint64_t)(io_options->silence_s * 1e9);
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
     return err.status == OPIPE_E_NOTFOUND && io_options->launcher != NULL ? CLI_USAGE : status;
@@ -95,6 +100,28 @@ void cli_meet(cli_session *s) {
   all.name = "done";
   if (s->team != NULL)
     (void)s->api->team_gather(s->team, &all, NULL);
+}
+
+static opipe_status take_answer(void *ctx, uint32_t rank, const void *data, uint64_t n_bytes) {
+  bool answer = false, *any = ctx;
+  (void)rank;
+  if (n_bytes == sizeof answer)
+    memcpy(&answer, data, n_bytes);
+  *any = *any || answer;
+  return OPIPE_OK;
+}
+
+bool cli_team_any(const cli_session *s, bool own) {
+  opipe_gather_params answers = opipe_gather_params_init();
+  bool any = own;
+  answers.name = "any";
+  answers.data = &own;
+  answers.n_bytes = sizeof own;
+  answers.part = take_answer;
+  answers.part_ctx = &any;
+  if (s->team != NULL)
+    (void)s->api->team_gather(s->team, &answers, NULL);
+  return any;
 }
 
 int cli_part(cli_session *s, int status) {

@@ -300,6 +300,8 @@ opipe_status opi_team_gather(opi_team *t, const opipe_gather_params *p, opipe_er
     result = t->collect.result;
     n_result = t->collect.n_result;
     t->collect.result = NULL;
+    for (uint32_t r = 0; r < t->place.size; ++r) /* all came as far */
+      (void)snprintf(t->members[r].call, OPI_NAME_ROOM, "%s", p->name);
   }
   t->collect.inside = false;
   opi_lock_give(&t->lock);

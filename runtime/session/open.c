@@ -10,6 +10,7 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
+#include "runtime/device/ready.h"
 #include "runtime/session/agree.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
@@ -324,11 +325,23 @@ typedef struct whole {
   opi_engine engine;
 } whole;
 
-/* `own`, or why another session that holds ranks of this plan refuses. */
+/* `own`, or why another session that holds ranks of this plan refuses. Others may wait for one that
+ * refuses in the transport: they find the reason on the board, and have none of their own then. */
 static opipe_status together(const opi_setup *s, const char *what, opipe_status own,
                              opipe_error *err) {
   const opi_together *t = &s->env.together;
-  return t->agree == NULL ? own : t->agree(t->ctx, what, own, err);
+  const opipe_board *board = s->env.board;
+  const bool follows = own == OPIPE_E_PEER;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (t->agree == NULL)
+    return own;
+  if (own < 0 && !follows && board != NULL && err != NULL)
+    (void)board->post(board->ctx, OPI_READY_REFUSED, err->message, strlen(err->message), NULL);
+  const opipe_status status =
+      t->agree(t->ctx, what, follows ? OPIPE_OK : own, follows ? &why : err);
+  if (follows && status < 0)
+    return opi_fail(err, status, "%s", why.message);
+  return follows ? own : status;
 }
 
 /* Parameters, inputs, the engine, devices. */
@@ -370,7 +383,10 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   OPI_TRY(together(s, "devices", open_parts(session, params, err), err));
   if (!s->reference)
     OPI_TRY(together(s, "transport", open_world(s, err), err));
-  opipe_status status = s->reference ? OPIPE_OK : agree(s, err);
+  /* The processes of a team have compared plans and kernels already, and one that refuses says so
+   * at the next call of all; here it would be waited for. */
+  const bool compared = s->reference || s->env.together.agree != NULL;
+  opipe_status status = compared ? OPIPE_OK : agree(s, err);
   if (status == OPIPE_OK)
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));

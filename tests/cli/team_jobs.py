@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several processes for tests: started by launch, by a launcher of somebody else, or one by one with torchrun's
 variables; who its processes are, how they ended, and that nothing of them is left."""
+import itertools
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ TRAIN = ["train", DEMO, "--data", "text:" + os.path.join(DATA, "text", "ferry.tx
 MARK = "OPIPE_TEST_JOB"
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LAUNCHERS = ("launch", "openmpi", "hydra", "torchrun")
-numbers = [0]
+numbers = itertools.count(1)
 
 
 def words_of(launcher, n):
@@ -81,8 +82,7 @@ class Launched:
     """A launcher with its processes; what it prints goes to files."""
 
     def __init__(self, launcher, n, *words, more=None):
-        numbers[0] += 1
-        self.job = f"{os.getpid()}-{numbers[0]}"
+        self.job = f"{os.getpid()}-{next(numbers)}"
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self.main = subprocess.Popen([*words_of(launcher, n), COMMAND, *words], stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
                                      env=environment(self.job, more), start_new_session=True)
@@ -117,19 +117,18 @@ class Launched:
 
 class Job:
     """Processes as torchrun starts them, without a launcher: each one's status and text can be seen. more: words of single ranks;
-    env: variables of single ranks."""
+    env: variables of single ranks; enter: called in the new process of a rank."""
 
-    def __init__(self, n, *words, more=None, env=None):
-        numbers[0] += 1
-        self.job = f"{os.getpid()}-{numbers[0]}"
+    def __init__(self, n, *words, more=None, env=None, enter=None):
+        self.job = f"{os.getpid()}-{next(numbers)}"
         self.all, self.files = [], []
         for rank in range(n):
-            variables = dict(RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + numbers[0]),
+            variables = dict(RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT="20000",
                              TORCHELASTIC_RUN_ID=f"test-{self.job}", **((env or {}).get(rank) or {}))
             file = tempfile.TemporaryFile()
             self.files.append(file)
             self.all.append(subprocess.Popen([COMMAND, *words, *((more or {}).get(rank) or [])], env=environment(self.job, variables),
-                                             stdin=subprocess.DEVNULL, stdout=file, stderr=file))
+                                             stdin=subprocess.DEVNULL, stdout=file, stderr=file, preexec_fn=(enter or {}).get(rank)))
 
     def text(self, rank):
         return os.pread(self.files[rank].fileno(), 1 << 24, 0).decode(errors="replace")
