@@ -181,6 +181,8 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {RUN, "place", "RANKS/RANKS...",
+     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -200,6 +202,8 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {TRAIN, "place", "RANKS/RANKS...",
+     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},

@@ -217,6 +217,8 @@ int train_open_session(train_loop *l, uint32_t flags) {
                                        .flags = flags,
                                        .max_in_flight = l->n_places,
                                        .spin_us = UINT32_MAX,
+                                       .local_ranks = run->s->here,
+                                       .n_local_ranks = run->s->n_here,
                                        .team = run->s->team};
   return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
              ? cli_report("opening a session", &err)
@@ -283,6 +285,7 @@ int train_go(const train_run *run, train_result *out) {
                    ? cli_fail("out of memory for the reports of %llu steps",
                               (unsigned long long)run->n_steps)
                    : open_places(&l);
+  status = cli_agree(run->s, "before the session", status);
   if (status == CLI_DONE)
     status = train_open_session(&l, run->session_flags);
   if (status == CLI_DONE)
@@ -291,6 +294,7 @@ int train_go(const train_run *run, train_result *out) {
     status = train_try_targets(&l);
   if (status == CLI_DONE && run->noise != NULL)
     status = train_noise_open(&l, run->noise);
+  status = cli_agree(run->s, "before the first step", status);
   if (status == CLI_DONE)
     status = train_steps(&l);
   if (status == CLI_DONE)
@@ -300,10 +304,8 @@ int train_go(const train_run *run, train_result *out) {
   if (status == CLI_DONE && run->fullest_bytes != NULL)
     *run->fullest_bytes = cli_fullest_rank(run->s->api, l.session);
   close_places(&l);
-  if (l.session != NULL) {
-    cli_meet(run->s);
+  if (l.session != NULL)
     run->s->api->session_close(l.session);
-  }
   return status;
 }
 

@@ -358,9 +358,7 @@ static opipe_status open_shape(opi_session *session, opipe_error *err) {
 }
 
 static opipe_status open_requests(opi_session *session, opipe_error *err) {
-  opi_setup *s = session->setup;
-  OPI_TRY(opi_peers_open(session, err));
-  OPI_TRY(opi_session_ready(s, err));
+  OPI_TRY(opi_session_ready(session->setup, err));
   return opi_requests_open(session, err);
 }
 
@@ -374,6 +372,7 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   if (status == OPIPE_OK)
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));
+  OPI_TRY(together(s, "letters", opi_peers_open(session, err), err));
   OPI_TRY(together(s, "requests", open_requests(session, err), err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   session->opened = true;
@@ -412,6 +411,16 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   }
   *out_session = session;
   return OPIPE_OK;
+}
+
+void opi_session_linger(opi_session *session) {
+  opi_setup *s = session->setup;
+  if (!session->opened || s->reference || opi_session_failed(s))
+    return;
+  if (session->shapes->weights != NULL)
+    opi_train_leave_none(session);
+  if (s->threads == OPIPE_THREADS_HOST) /* the host does not drive any more */
+    session->lingers = opi_session_start(s, NULL) == OPIPE_OK;
 }
 
 void opi_session_stop(opi_session *session) {
