@@ -403,6 +403,8 @@ opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);
+opipe_status opi_meeting_alike(void *meeting, const opi_held_param *params, uint32_t n,
+                               opipe_status own, opipe_error *err); /* session_alike.c */
 
 /* team.c */
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,

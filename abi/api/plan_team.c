@@ -381,10 +381,10 @@ opipe_status opi_plan_make_together(opi_model_object *model, const opipe_plan_pa
   opi_entry in;
   *out_plan = NULL;
   OPI_TRY(begin(&j, params->team, model, &in, err));
+  const uint32_t *places = params->n_places == 0 ? NULL : params->places;
   opipe_status status = make_together(&j, as, out_plan, err);
   if (status == OPIPE_OK)
-    status =
-        opi_plan_place(*out_plan, params->n_places == 0 ? NULL : params->places, j.info.size, err);
+    status = opi_plan_place(*out_plan, places, j.info.size, err);
   opi_arena_release(&j.arena);
   opi_handle_leave(&in);
   if (status < 0) {

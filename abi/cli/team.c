@@ -103,10 +103,9 @@ static int read_places(cli_session *s, const char *text, uint32_t size) {
     char *end = NULL;
     errno = 0;
     const unsigned long long rank = strtoull(at, &end, 10);
-    if (end == at || *at < '0' || *at > '9' || errno != 0 || rank > UINT32_MAX ||
-        (*end != ',' && *end != '/' && *end != '\0')) {
+    const bool ends = *end == ',' || *end == '/' || *end == '\0';
+    if (end == at || *at < '0' || *at > '9' || errno != 0 || rank > UINT32_MAX || !ends)
       return cli_usage("--place %s: '%s' is not a list of ranks, as 0,1/2,3 is", text, at);
-    }
     const int status = place_rank(s, text, (uint32_t)rank, process, s->n_places);
     if (status != CLI_DONE)
       return status;

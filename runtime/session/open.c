@@ -11,6 +11,7 @@
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
 #include "runtime/session/agree.h"
+#include "runtime/session/alike.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
@@ -372,7 +373,10 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   if (status == OPIPE_OK)
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));
-  OPI_TRY(together(s, "letters", opi_peers_open(session, err), err));
+  status = opi_alike_check(session, err);
+  if (status == OPIPE_OK)
+    status = opi_peers_open(session, err);
+  OPI_TRY(together(s, "letters", status, err));
   OPI_TRY(together(s, "requests", open_requests(session, err), err));
   opi_model_relax(s->env.model); /* packed weights have been read */
   session->opened = true;

@@ -161,6 +161,41 @@ def test_plans_that_differ():
         check(status == 3 and re.search(r"process 0 has model [0-9a-f]{32}, process 1 [0-9a-f]{32}", err), f"models, process {rank}: {status} {err}")
 
 
+def other_weights(path, out):
+    """The model with one byte of its largest initializer changed: field 9 of a TensorProto, raw_data."""
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    best = (0, 0)
+    for at in range(len(data) - 4):
+        if data[at] == 0x4A:
+            n = shift = 0
+            end = at + 1
+            while end < len(data) and shift < 35:
+                n |= (data[end] & 0x7F) << shift
+                shift += 7
+                end += 1
+                if data[end - 1] < 0x80:
+                    break
+            if end + n <= len(data) and n % 4 == 0 and best[0] < n < len(data) // 2:
+                best = (n, end)
+    data[best[1] + 5] ^= 1
+    with open(out, "wb") as file:
+        file.write(data)
+
+
+def test_weights_that_differ():
+    """Parameters that several processes hold have one value in all; those that one process holds are not compared."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.path.join(folder, "other.onnx")
+        other_weights(GPT, other)
+        train = ["train", "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss", "cross-entropy:logits=logits,labels=labels,shift=1",
+                 "--batch", "4", "--microbatches", "2", "--steps", "1", "--ranks", "2", "--replicas", "2"]
+        for more, fails in (([[GPT], [other]], True), ([[GPT], [GPT]], False)):
+            for rank, (status, err, _) in enumerate(Job(2, *train, more=more).end()):
+                said = re.search(r"parameter '\S+' has the hash [0-9a-f]{32} in process 0 and [0-9a-f]{32} in process 1", err)
+                check((status == 3 and said) if fails else status == 0, f"weights, process {rank}: {status} {err}")
+
+
 def test_places():
     """Ranks where --place says have the bits of threads; places that do not fit are refused."""
     rest = ["--steps", "2", "--ranks", "4", "--json"]
