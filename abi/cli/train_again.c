@@ -25,8 +25,6 @@ static void find_gradient(const train_loop *l, char *out, size_t room) {
  * alone has one: the others get CLI_CHECK_FAILED. */
 static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
   const cli_session *s = l->run->s;
-  if (!l->alone)
-    cli_meet(l->run->s);
   l->alone = true;
   s->api->session_close(l->session);
   l->session = NULL;

@@ -65,6 +65,14 @@ opipe_status opi_team_check_session(opi_team *team, uint32_t session, opipe_erro
 /* The team fails, everywhere, because of this process. [any-thread] */
 opipe_status opi_team_abort(opi_team *team, const char *reason, opipe_error *err);
 opipe_status opi_team_gather(opi_team *team, const opipe_gather_params *params, opipe_error *err);
+/* The same in a lane of its own: calls of one lane have one order everywhere, calls of different
+ * lanes any. lane: at most 63 bytes; "" is opi_team_gather's. A process that waits in a lane for
+ * longer than the team's time-out, while those it waits for wait in another, is refused with them
+ * (STATE), with both names; the team goes on. [any-thread] */
+opipe_status opi_team_gather_in(opi_team *team, const char *lane, const opipe_gather_params *params,
+                                opipe_error *err);
+/* Gives this process's part of a lane's last call, whose result it does not want. [any-thread] */
+void opi_team_tell_in(opi_team *team, const char *lane, const opipe_gather_params *params);
 
 /* ---- stop ---- */
 

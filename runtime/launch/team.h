@@ -40,14 +40,14 @@ typedef struct opi_abort {
 typedef struct opi_part_head {
   uint32_t flags;
   int32_t refused;
-  char name[OPI_NAME_ROOM], reason[OPI_REASON_ROOM];
+  char lane[OPI_NAME_ROOM], name[OPI_NAME_ROOM], reason[OPI_REASON_ROOM];
 } opi_part_head;
 
 /* Before the sizes [size] and bytes of the result. */
 typedef struct opi_result_head {
   int32_t status;
-  char reason[OPI_REASON_ROOM + 2 * OPI_NAME_ROOM];
   uint32_t reserved;
+  char lane[OPI_NAME_ROOM], reason[OPI_REASON_ROOM + 4 * OPI_NAME_ROOM];
 } opi_result_head;
 
 typedef struct opi_stuck {
@@ -99,15 +99,20 @@ typedef struct opi_contribution {
   uint64_t n;
 } opi_contribution;
 
-typedef struct opi_collect {
-  uint32_t tag; /* calls that ended */
-  bool inside;  /* a thread of this process is in a call */
+/* A lane: collective calls that come one after the other. Lanes do not wait for each other. */
+typedef struct opi_collect opi_collect;
+struct opi_collect {
+  opi_collect *next;
+  char lane[OPI_NAME_ROOM]; /* "": the host's */
+  uint32_t tag;             /* calls that ended */
+  bool inside;              /* a thread of this process is in a call */
+  uint64_t since_ns;        /* process 0: when the first part of the call came */
   char name[OPI_NAME_ROOM];
   opi_contribution *parts; /* [size] process 0 */
   uint32_t n_parts;
   uint8_t *result; /* of the call that is inside; NULL: not there yet */
   uint64_t n_result;
-} opi_collect;
+};
 
 typedef struct opi_stopping {
   uint64_t begun;    /* the last step that was begun, + 1 */
@@ -164,7 +169,8 @@ struct opi_team {
   const char *logs; /* what the helper still has to log; NULL: nothing */
   opi_teller *tellers;
   opi_standing standing;
-  opi_collect collect;
+  opi_collect *collects; /* lanes; NULL: none so far */
+  uint32_t n_collects;
   opi_stopping stop;
   opi_board board;
 };

@@ -12,6 +12,7 @@
 #include "partition/program/batch.h"
 #include "runtime/device/ready.h"
 #include "runtime/session/agree.h"
+#include "runtime/session/alike.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
@@ -371,9 +372,7 @@ static opipe_status open_shape(opi_session *session, opipe_error *err) {
 }
 
 static opipe_status open_requests(opi_session *session, opipe_error *err) {
-  opi_setup *s = session->setup;
-  OPI_TRY(opi_peers_open(session, err));
-  OPI_TRY(opi_session_ready(s, err));
+  OPI_TRY(opi_session_ready(session->setup, err));
   return opi_requests_open(session, err);
 }
 
@@ -390,6 +389,10 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   if (status == OPIPE_OK)
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));
+  status = opi_alike_check(session, err);
+  if (status == OPIPE_OK)
+    status = opi_peers_open(session, err);
+  OPI_TRY(together(s, "letters", status, err));
   OPI_TRY(together(s, "requests", open_requests(session, err), err));
   if (s->env.together.told != NULL)
     s->env.together.told(s->env.together.ctx, opi_watch_tell, s);
@@ -430,6 +433,16 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   }
   *out_session = session;
   return OPIPE_OK;
+}
+
+void opi_session_linger(opi_session *session) {
+  opi_setup *s = session->setup;
+  if (!session->opened || s->reference || opi_session_failed(s))
+    return;
+  if (session->shapes->weights != NULL)
+    opi_train_leave_none(session);
+  if (s->threads == OPIPE_THREADS_HOST) /* the host does not drive any more */
+    session->lingers = opi_session_start(s, NULL) == OPIPE_OK;
 }
 
 void opi_session_stop(opi_session *session) {
