@@ -200,7 +200,7 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
-    {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
+    {TRAIN, "save", "DIR", "write a checkpoint at the end, and when SIGUSR1 asks", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
     {TRAIN, "overwrite", NULL, "--save may replace a checkpoint that this run does not resume",

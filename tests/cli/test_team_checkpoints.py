@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 
 from team_kit import TRAIN, Checks, Job, command, launch, manifest, steps, tensors
 
@@ -108,6 +109,84 @@ def test_a_full_disk_is_every_processs():
         check(sorted(os.listdir(saved)) == files and tensors(saved) == before, f"full: {os.listdir(saved)}")
         done, threads = launch(2, *TRAIN, *rest, "1", "--resume", saved), command(*TRAIN, *rest, "2")
         check(done.returncode == 0 and steps(done) == steps(threads)[1:], f"after a full disk: {done.stderr}")
+
+
+def until(what, seconds=20):
+    """Waits until what() is true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def generation(folder):
+    try:
+        return manifest(folder)["generation"]
+    except (OSError, ValueError):
+        return 0
+
+
+def test_a_signal_asks_for_a_checkpoint():
+    """SIGUSR1 to one process, to all through launch, or to one alone: one checkpoint each time, of one step, and training goes on."""
+    rest = ["--steps", "1000000", "--ranks", "2", "--save"]
+    for what in ("one of two", "launch", "alone"):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            if what == "one of two":
+                job = Job(2, *TRAIN, *rest, saved)
+            else:
+                job = Job(1, *([*(["launch", "-n", "2", "--"] if what == "launch" else []), *TRAIN, *rest, saved]))
+            check(job.until("step 2 " if what != "launch" else "[rank 0] step 2 "), f"{what}: nothing trains")
+            for n in (1, 2):
+                job.all[-1].send_signal(signal.SIGUSR1)
+                check(until(lambda n=n: generation(saved) == n), f"{what}: checkpoint {n} does not come")
+            middle = manifest(saved)["steps"]
+            check(until(lambda: any(f"step {middle + 3} " in line for line in job.all[0].stdout)), f"{what}: it does not go on after {middle}")
+            check(generation(saved) == 2, f"{what}: {generation(saved)} checkpoints")
+            job.all[0].send_signal(signal.SIGTERM)
+            ended = job.end()
+            said = "".join(err for _, err, _ in ended)
+            check([status for status, _, _ in ended] == [143] * len(job.all), f"{what}: {ended}")
+            check(said.count("SIGUSR1: the checkpoint after ") == 2, f"{what}: {said}")
+            last = manifest(saved)["steps"]
+            check(last > middle and f"stopped after {last} of" in said and generation(saved) == 3, f"{what}: {last} {said}")
+            if what != "one of two":
+                continue
+            whole = os.path.join(folder, "whole")
+            rerun = command(*TRAIN, "--steps", str(last), "--ranks", "2", "--save", whole)
+            check(rerun.returncode == 0 and tensors(whole) == tensors(saved), "saving has changed the training")
+
+
+def test_a_signal_without_a_folder():
+    job = Job(2, *TRAIN, "--steps", "1000000", "--ranks", "2")
+    check(job.until("step 2 "), "nothing trains")
+    job.all[1].send_signal(signal.SIGUSR1)
+    check(job.until("step 20 "), "it does not go on")
+    job.all[1].send_signal(signal.SIGINT)
+    ended = job.end()
+    check([status for status, _, _ in ended] == [130, 130] and "there is no checkpoint without --save" in ended[0][1], f"{ended}")
+
+
+def test_a_death_while_all_agree_on_a_step():
+    """A process that stands still cannot answer, and dies: the others end with status 3, and the checkpoint before is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        job = Job(3, *TRAIN, "--steps", "1000000", "--ranks", "3", "--save", saved)
+        check(job.until("step 2 "), "nothing trains")
+        job.all[0].send_signal(signal.SIGUSR1)
+        check(until(lambda: generation(saved) == 1), "no checkpoint comes")
+        job.all[2].send_signal(signal.SIGSTOP)
+        job.all[1].send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        job.all[2].kill()
+        for rank, (status, err, _) in enumerate(job.end(but=2)[:2]):
+            named = f"process 2 (pid {job.all[2].pid})" in err or "rank 2" in err
+            check(status == 3 and named, f"process {rank}: {status} {err}")
+        check(generation(saved) == 1, f"{generation(saved)} checkpoints")
+        done = command(*TRAIN, "--steps", "1", "--ranks", "3", "--resume", saved)
+        check(done.returncode == 0, f"resumed: {done.stderr}")
 
 
 sys.exit(check.run(globals()))
