@@ -274,6 +274,8 @@ int cli_open(const cli_options *options, cli_session *s);
 int cli_join(cli_options *io_options, cli_session *s);
 /* Waits for the others; returns the status with which all end. Before cli_close. */
 int cli_part(cli_session *s, int status);
+/* The status of all: this process's own, or CLI_FAILED if another one has failed at `what`. */
+int cli_agree(cli_session *s, const char *what, int status);
 /* Waits until every process has done its work: whoever closes a session ends it for the others. */
 void cli_meet(cli_session *s);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */

@@ -90,6 +90,20 @@ int cli_join(cli_options *io_options, cli_session *s) {
   return status == CLI_DONE && info.rank != 0 ? hush(s) : status;
 }
 
+int cli_agree(cli_session *s, const char *what, int status) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_gather_params all = opipe_gather_params_init();
+  if (s->team == NULL)
+    return status;
+  all.name = what;
+  all.timeout_ns = UINT64_MAX;
+  all.refused = status == CLI_DONE ? OPIPE_OK : OPIPE_E_IO;
+  all.reason = "it has refused";
+  if (s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE)
+    status = cli_report(what, &err);
+  return status;
+}
+
 void cli_meet(cli_session *s) {
   opipe_gather_params all = opipe_gather_params_init();
   all.name = "done";
