@@ -280,6 +280,9 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
                                         const opipe_submit_params *params,
                                         opipe_request **out_ticket, opipe_error *err);
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err);
+/* save_model.c: could the model be saved there? Between steps. */
+opipe_status opi_try_save_model(const opi_session_object *session, opi_weights *weights,
+                                const char *path, opipe_error *err);
 /* train.c: runs between steps. Nothing is under way when it returns, until opi_train_go_on. */
 opipe_status opi_session_rest(opi_session_object *session, opi_weights **out_weights,
                               opipe_error *err);

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "abi/api/api.h"
-#include "loader/graph/behind.h"
-#include "loader/graph/wide.h"
 #include "runtime/checkpoint/checkpoint.h"
 
 OPIPE_STATIC_ASSERT((int)OPIPE_POSITION == (int)OPI_POSITION, "positions agree");
@@ -104,94 +102,6 @@ opipe_status opi_api_session_save_gradients(opi_session_object *session, const c
   return status;
 }
 
-/* ---- the model ---- */
-
-/* The type of an initializer in the file; OPIPE_UNDEFINED: the file has none of that name. */
-static uint32_t stored_type(const opi_graph *file, const char *name) {
-  const opi_value *value = opi_initializer_behind(file, name);
-  return value != NULL ? value->dtype : (uint32_t)OPIPE_UNDEFINED;
-}
-
-/* Converts a parameter trained in float32 to the file's half type. `r->data` may be NULL. */
-static void store_as(opi_replacement *r, uint32_t dtype, void *data) {
-  const uint64_t n = r->n_bytes / sizeof(float);
-  if (r->dtype != OPIPE_FLOAT || !opi_dtype_is_half(dtype))
-    return;
-  if (data != NULL)
-    opi_narrow(dtype, data, n, data); /* in place from the first element on: each has been read
-                                         before it is overwritten */
-  r->dtype = dtype;
-  r->n_bytes = n * sizeof(uint16_t);
-}
-
-/* Every parameter that was trained or set, in its type in the file; `values`: with its content. */
-static opipe_status gather(const opi_graph *file, opi_weights *weights, bool values,
-                           opi_arena *arena, opi_replacement **out_list, uint32_t *out_n,
-                           opipe_error *err) {
-  opi_weight_info info;
-  uint32_t n = 0;
-  while (opi_weights_info(weights, n, &info))
-    ++n;
-  opi_replacement *list = OPI_ARENA_ARRAY(arena, opi_replacement, n);
-  if (list == NULL)
-    return opi_fail_nomem(err, n * sizeof *list, "parameters");
-  *out_n = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    if (!opi_weights_info(weights, i, &info) || (info.trained == 0 && info.changed == 0))
-      continue;
-    const opipe_param_source *s = info.source;
-    void *data = values ? opi_arena_alloc(arena, (size_t)s->n_bytes) : NULL;
-    if (values && data == NULL)
-      return opi_fail_nomem(err, s->n_bytes, s->name);
-    if (values)
-      OPI_TRY(opi_weights_get(weights, s->name, OPI_TENSOR_WEIGHT, 0, data, s->n_bytes, err));
-    opi_replacement *r = &list[(*out_n)++];
-    *r = (opi_replacement){.name = s->name,
-                           .data = data,
-                           .shape = s->shape,
-                           .n_bytes = s->n_bytes,
-                           .dtype = s->dtype,
-                           .rank = s->rank};
-    store_as(r, stored_type(file, s->name), data);
-  }
-  *out_list = list;
-  return OPIPE_OK;
-}
-
-opipe_status opi_api_session_save_model(opi_session_object *session, const char *path,
-                                        opipe_error *err) {
-  opi_weights *weights = NULL;
-  opi_replacement *list = NULL;
-  opi_arena arena;
-  uint32_t n = 0;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
-  OPI_TRY(opi_session_rest_to_read(session, &weights, err));
-  opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status =
-      gather(session->plan->model->file->graph, weights, true, &arena, &list, &n, err);
-  if (status == OPIPE_OK && opi_weights_leads(weights))
-    status = opi_model_save(session->plan->model->file, list, n, path, err);
-  opi_arena_release(&arena);
-  status = opi_weights_agree(weights, status, err);
-  opi_train_go_on(session->session);
-  return status;
-}
-
-static opipe_status try_model(const opi_session_object *session, opi_weights *weights,
-                              const char *path, opipe_error *err) {
-  opi_replacement *list = NULL;
-  opi_arena arena;
-  uint32_t n = 0;
-  opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status =
-      gather(session->plan->model->file->graph, weights, false, &arena, &list, &n, err);
-  if (status == OPIPE_OK)
-    status = opi_model_try_save(session->plan->model->file, list, n, path, err);
-  opi_arena_release(&arena);
-  return status;
-}
-
 static opipe_status try_save(const opi_session_object *session, opi_weights *weights, uint32_t what,
                              const char *path, opipe_error *err) {
   if (!opi_weights_leads(weights))
@@ -201,7 +111,7 @@ static opipe_status try_save(const opi_session_object *session, opi_weights *wei
       OPI_TRY(opi_checkpoint_check_target(session->plan->model->file, path, err));
       return opi_checkpoint_try(allocator_of(session), path, err);
     case OPIPE_SAVE_MODEL:
-      return try_model(session, weights, path, err);
+      return opi_try_save_model(session, weights, path, err);
     default:
       break;
   }
@@ -227,8 +137,11 @@ opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what
     if (rests)
       status = opi_checkpoint_check_target(session->plan->model->file, path, err);
     status = opi_checkpoint_try_shards(allocator_of(session), &group, path, status, err);
-  } else if (rests) {
-    status = try_save(session, weights, what, path, err);
+  } else {
+    if (rests)
+      status = try_save(session, weights, what, path, err);
+    if (is_together(session, &group))
+      status = opi_meeting_agree(&session->meeting, "files", status, err);
   }
   if (rests)
     opi_train_go_on(session->session);

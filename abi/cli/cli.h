@@ -292,8 +292,9 @@ void cli_team_print(cli_session *s); /* from now on this process prints, too */
 /* Refuses a plan whose outputs no single process has whole. */
 int cli_check_outputs(const cli_session *s);
 /* Before step or request number `step`: the signal at which to stop here, which is the same in all
- * processes; 0: go on. */
-int cli_stop_before(cli_session *s, uint64_t step);
+ * processes; 0: go on. *out_save: all
+ * save a checkpoint here; NULL: the command has none. */
+int cli_stop_before(cli_session *s, uint64_t step, bool *out_save);
 void cli_close(cli_session *s);
 /* Binds to --bind, --pin and the given tensors; free dimensions get defaults. A tensor whose value
  * decides shapes is pinned. */

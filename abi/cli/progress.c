@@ -98,6 +98,35 @@ int cli_asked_to_stop(void) {
   return asked_to_stop;
 }
 
+static volatile sig_atomic_t asked_to_save; /* 1: SIGUSR1 was received */
+
+static void on_save_signal(int number) {
+  (void)number;
+  asked_to_save = 1;
+}
+
+void cli_listen_to_save(struct sigaction *before) {
+  struct sigaction own;
+  memset(&own, 0, sizeof(own));
+  asked_to_save = 0;
+  own.sa_handler = on_save_signal;
+  own.sa_flags = SA_RESTART;
+  (void)sigaction(SIGUSR1, NULL, before);
+  if (before->sa_handler != SIG_IGN)
+    (void)sigaction(SIGUSR1, &own, NULL);
+}
+
+void cli_stop_listening_to_save(const struct sigaction *before) {
+  (void)sigaction(SIGUSR1, before, NULL);
+}
+
+bool cli_asked_to_save(void) {
+  const bool asked = asked_to_save != 0;
+  if (asked)
+    asked_to_save = 0;
+  return asked;
+}
+
 const char *cli_signal_name(int number) {
   return number == SIGINT ? "SIGINT" : "SIGTERM";
 }

@@ -26,4 +26,9 @@ void cli_stop_listening(const struct sigaction before[CLI_STOP_SIGNALS]);
 int cli_asked_to_stop(void); /* the signal's number; 0: none since cli_listen */
 const char *cli_signal_name(int number);
 
+/* Notes SIGUSR1, which asks for a checkpoint and ends nothing. */
+void cli_listen_to_save(struct sigaction *before);
+void cli_stop_listening_to_save(const struct sigaction *before);
+bool cli_asked_to_save(void); /* since the last call */
+
 #endif /* CLI_PROGRESS_H */

@@ -113,7 +113,7 @@ static int run_stream(stream *st, uint32_t *io_n, cli_result *out) {
                                       .inputs = st->inputs};
   int status = CLI_DONE;
   while (status == CLI_DONE && st->head < n) {
-    if (*io_n > 1 && st->tail < n && cli_stop_before(st->s, st->tail) != 0)
+    if (*io_n > 1 && st->tail < n && cli_stop_before(st->s, st->tail, NULL) != 0)
       n = st->tail;
     show_progress(st, *io_n);
     opipe_status submitted = OPIPE_PENDING;

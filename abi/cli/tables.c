@@ -210,7 +210,7 @@ const cli_option cli_option_rows[] = {
      REAL(silence_s)},
     {TRAIN, "place", "RANKS/RANKS...",
      "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
-    {TRAIN, "save", "DIR", "write a checkpoint at the end", TEXT(t.save)},
+    {TRAIN, "save", "DIR", "write a checkpoint at the end, and when SIGUSR1 asks", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
     {TRAIN, "overwrite", NULL, "--save may replace a checkpoint that this run does not resume",

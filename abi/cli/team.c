@@ -166,6 +166,7 @@ int cli_agree(const cli_session *s, const char *where, int status) {
   if (s->team == NULL)
     return status;
   all.name = where;
+  all.timeout_ns = UINT64_MAX;
   all.refused = status == CLI_DONE ? OPIPE_OK : OPIPE_E_PEER;
   all.reason = cli_last_said();
   return s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE
@@ -277,13 +278,23 @@ int cli_check_outputs(const cli_session *s) {
 
 /* ---- steps ---- */
 
-int cli_stop_before(cli_session *s, uint64_t step) {
+/* The same in one process. */
+static int stop_alone(cli_session *s, bool *out_save) {
+  s->stopped_by = cli_asked_to_stop();
+  if (out_save != NULL)
+    *out_save = cli_asked_to_save();
+  return s->stopped_by;
+}
+
+int cli_stop_before(cli_session *s, uint64_t step, bool *out_save) {
   const int signal = cli_asked_to_stop();
   char at[AT_ROOM];
   uint32_t what = 0;
+  if (out_save != NULL)
+    *out_save = false;
   if (s->team == NULL)
-    s->stopped_by = signal;
-  if (s->team == NULL || s->stopped_by != 0 || step < s->n_steps_begun)
+    return stop_alone(s, out_save);
+  if (s->stopped_by != 0 || step < s->n_steps_begun)
     return s->stopped_by;
   (void)snprintf(at, sizeof at, "step %llu", (unsigned long long)step);
   (void)s->api->team_moved(s->team, step, at, NULL); /* if it fails, the session says so */
@@ -291,8 +302,15 @@ int cli_stop_before(cli_session *s, uint64_t step) {
     s->told_to_stop = true;
     (void)s->api->team_stop(s->team, (uint32_t)signal, NULL);
   }
-  if (s->api->team_step(s->team, step, &what, NULL) == OPIPE_OK)
-    s->stopped_by = (int)what;
+  if (out_save != NULL && cli_asked_to_save())
+    (void)s->api->team_stop(s->team, SIGUSR1, NULL);
+  const bool asked = s->api->team_step(s->team, step, &what, NULL) == OPIPE_OK && what != 0;
   s->n_steps_begun = step + 1;
+  if (asked && what != SIGUSR1) {
+    s->stopped_by = (int)what;
+  } else if (asked && out_save != NULL) {
+    *out_save = true;
+    (void)cli_asked_to_save(); /* if it has come here too, this is its checkpoint */
+  }
   return s->stopped_by;
 }

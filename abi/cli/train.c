@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train MODEL: prints the plan, lets train_loop.c run it, prints the results. */
 #include "train.h"
+#include "progress.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -146,10 +147,13 @@ int cli_train(const cli_options *o) {
   if (t == NULL)
     return cli_fail("out of memory");
   t->joins = true;
+  struct sigaction before;
+  cli_listen_to_save(&before); /* also while it opens, when it waits for the first step */
   int status = train_setup_open(t, o, true);
   if (status == CLI_DONE)
     status = train(t);
   status = cli_part(&t->s, status);
+  cli_stop_listening_to_save(&before);
   train_setup_close(t);
   free(t);
   return status;

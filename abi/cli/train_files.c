@@ -7,7 +7,7 @@
 
 /* ---- before the first step ---- */
 
-int train_try_targets(const train_loop *l) {
+static int try_targets(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const struct {
     const char *path;
@@ -33,6 +33,10 @@ int train_try_targets(const train_loop *l) {
   const int status = trace == NULL ? CLI_DONE : cli_try_file(trace);
   train_say_unsaved(l);
   return status == CLI_DONE ? train_check_disk(l) : status;
+}
+
+int train_try_targets(const train_loop *l) {
+  return cli_agree(l->run->s, "trying the files to be written", try_targets(l));
 }
 
 static int load(train_loop *l) {

@@ -192,25 +192,50 @@ static int drain(train_loop *l) {
   return status == CLI_DONE && !flushed ? cli_report("train", &err) : status;
 }
 
-static bool goes_on(train_loop *l) {
+/* *out_save: a signal has asked for a checkpoint before the next mini-batch. */
+static bool goes_on(train_loop *l, bool *out_save) {
+  *out_save = false;
   return l->stopped == NULL && l->n_started < l->run->n_steps &&
-         (l->run->quiet || cli_stop_before(l->run->s, l->n_started) == 0);
+         (l->run->quiet || cli_stop_before(l->run->s, l->n_started, out_save) == 0);
+}
+
+/* A checkpoint of all mini-batches started. */
+static int save_between(train_loop *l) {
+  const int status = drain(l);
+  return status == CLI_DONE && l->stopped == NULL ? train_save(l) : status;
+}
+
+static int save_by_signal(train_loop *l) {
+  const char *folder = l->run->o->t.save;
+  const bool speaks = l->run->s->team_rank == 0;
+  if (folder == NULL) {
+    if (speaks)
+      (void)fputs("onnx-pipe: SIGUSR1: there is no checkpoint without --save DIR\n", stderr);
+    return CLI_DONE;
+  }
+  const int status = save_between(l);
+  if (status == CLI_DONE && l->stopped == NULL && speaks) {
+    (void)fprintf(stderr, "onnx-pipe: SIGUSR1: the checkpoint after %llu of %llu steps is in %s\n",
+                  (unsigned long long)l->out->n_steps, (unsigned long long)l->run->n_steps, folder);
+  }
+  return status;
 }
 
 static int steps(train_loop *l) {
   const train_run *run = l->run;
   const uint64_t every = run->quiet ? 0 : run->o->t.save_every;
   int status = CLI_DONE;
-  while (status == CLI_DONE && goes_on(l)) {
-    if (l->n_started - l->n_finished == l->n_places)
+  bool asked = false;
+  while (status == CLI_DONE && goes_on(l, &asked)) {
+    if (asked)
+      status = save_by_signal(l);
+    if (status == CLI_DONE && l->n_started - l->n_finished == l->n_places)
       status = finish_one(l);
     if (status == CLI_DONE && l->stopped == NULL)
       status = start_one(l);
     if (status != CLI_DONE || every == 0 || l->n_started % every != 0)
       continue;
-    status = drain(l);
-    if (status == CLI_DONE && l->stopped == NULL)
-      status = train_save(l);
+    status = save_between(l);
   }
   return status == CLI_DONE ? drain(l) : status;
 }

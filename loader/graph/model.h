@@ -104,14 +104,23 @@ opipe_status opi_model_float_tensors(const opi_model *model, opi_arena *arena,
                                      opi_file_tensor **out_list, uint32_t *out_n, opipe_error *err);
 
 /* A new value of an initializer. */
-typedef struct opi_replacement {
+typedef struct opi_replacement opi_replacement;
+struct opi_replacement {
   const char *name;
-  const void *data; /* dense, of the initializer's type */
+  const void *data; /* dense, of the initializer's type; NULL: `stream` writes it */
+  /* Writes the n_bytes in pieces, when their place in a file comes; once for each save. */
+  opipe_status (*stream)(void *ctx, const opi_replacement *value, opipe_write_fn write,
+                         void *write_ctx, opipe_error *err);
+  void *stream_ctx;
   const int64_t *shape;
   uint64_t n_bytes;
   uint32_t dtype;
   uint32_t rank;
-} opi_replacement;
+};
+
+/* Can the new value of an initializer be streamed? Not if the file spells its halves in numbers of
+ * various lengths, which must be known before. */
+bool opi_model_streams(const opi_model *model, const char *name);
 
 /* Writes the model file to `path` with the values of `list` [n]. Embedded values go into the field
  * that holds them, external ones into copies of the external files below the folder of `path`; all

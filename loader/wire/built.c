@@ -61,7 +61,7 @@ static opipe_status fill_data(const opi_out_file *f, const opi_replacement *list
       continue;
     const uint64_t start = opi_align_up(at, DATA_ALIGN);
     OPI_TRY(opi_write_all(f->fd, zeros, start - at, err));
-    OPI_TRY(opi_write_all(f->fd, list[i].data, list[i].n_bytes, err));
+    OPI_TRY(opi_out_value(f->fd, &list[i], err));
     data->offsets[i] = start;
     at = start + list[i].n_bytes;
   }

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "loader/graph/behind.h"
+#include "loader/graph/wide.h"
 #include "loader/wire/save.h"
 
 enum {
@@ -118,6 +119,26 @@ static uint64_t half_at(const opi_replacement *r, uint64_t i) {
   return opi_wire_fixed((const uint8_t *)r->data + 2 * i, 2);
 }
 
+opipe_status opi_replacement_write(const opi_replacement *r, opipe_write_fn write, void *ctx,
+                                   opipe_error *err) {
+  if (r->n_bytes == 0)
+    return OPIPE_OK;
+  return r->data != NULL ? write(ctx, r->data, (size_t)r->n_bytes)
+                         : r->stream(r->stream_ctx, r, write, ctx, err);
+}
+
+bool opi_model_streams(const opi_model *model, const char *name) {
+  const opi_value *value = opi_initializer_behind(model->graph, name);
+  if (value == NULL || !opi_dtype_is_half(value->dtype))
+    return true;
+  const uintptr_t at = (uintptr_t)value->data;
+  for (const opi_mapping *m = model->mappings; m != NULL; m = m->next) {
+    if (at >= (uintptr_t)m->bytes && at - (uintptr_t)m->bytes < m->n_bytes)
+      return true; /* as the file has them, and so raw */
+  }
+  return false;
+}
+
 /* Bytes of the elements in the field that holds them: halves are varints there. */
 static uint64_t content_bytes(const opi_replacement *r, uint32_t number) {
   uint64_t n = 0;
@@ -131,6 +152,8 @@ static uint64_t content_bytes(const opi_replacement *r, uint32_t number) {
 static opipe_status write_content(const saver *s, const opi_replacement *r, uint32_t number) {
   uint8_t small[SMALL];
   OPI_TRY(emit(s, small, put_head(small, number, content_bytes(r, number))));
+  if (number != TENSOR_INT32S && r->data == NULL)
+    return opi_replacement_write(r, s->write, s->ctx, s->err);
   if (number != TENSOR_INT32S)
     return emit(s, r->data, r->n_bytes);
   for (uint64_t i = 0; i < r->n_bytes / 2; ++i)

@@ -27,6 +27,10 @@ opipe_status opi_model_replace(const opi_model *model, const opi_replacement *li
 opipe_status opi_model_find_places(const opi_model *model, const opi_replacement *list, uint32_t n,
                                    opipe_error *err);
 
+/* Writes a value's bytes to a sink, whose status it returns: from memory, or as they come. */
+opipe_status opi_replacement_write(const opi_replacement *value, opipe_write_fn write, void *ctx,
+                                   opipe_error *err);
+
 /* ---- save_files.c: the files of one save, written under temporary names ---- */
 
 typedef struct opi_out_file {
@@ -45,6 +49,7 @@ opipe_status opi_out_begin(opi_out_files *files, const char *folder, const char 
                            opi_out_file **out_file, opipe_error *err);
 /* Flushes and closes the file, still under its temporary name. */
 opipe_status opi_out_end(opi_out_file *file, opipe_status status, opipe_error *err);
+opipe_status opi_out_value(int fd, const opi_replacement *value, opipe_error *err);
 /* Writes the model file, which comes last. */
 opipe_status opi_out_model(opi_out_files *files, const opi_model *model,
                            const opi_replacement *list, uint32_t n, const char *path,

@@ -85,6 +85,25 @@ static opipe_status make_folders(const char *folder, const char *location, opipe
   return OPIPE_OK;
 }
 
+/* A file as a sink for bytes. */
+typedef struct sink {
+  int fd;
+  opipe_error err; /* of the file; a sink has but a status to answer */
+} sink;
+
+static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
+  sink *s = ctx;
+  return opi_write_all(s->fd, data, n_bytes, &s->err);
+}
+
+opipe_status opi_out_value(int fd, const opi_replacement *r, opipe_error *err) {
+  sink out = {.fd = fd, .err = OPIPE_ERROR_INIT};
+  const opipe_status status = opi_replacement_write(r, to_file, &out, err);
+  if (status < 0 && out.err.status < 0)
+    *err = out.err;
+  return status;
+}
+
 static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r,
                           const opi_external_place *place, opipe_error *err) {
   if (place->offset_bytes > m->n_bytes || r->n_bytes > m->n_bytes - place->offset_bytes) {
@@ -94,7 +113,7 @@ static opipe_status patch(int fd, const opi_mapping *m, const opi_replacement *r
   }
   if (lseek(fd, (off_t)place->offset_bytes, SEEK_SET) < 0)
     return opi_fail_errno(err, errno, "seeking in a copy of %s", m->location);
-  return opi_write_all(fd, r->data, r->n_bytes, err);
+  return opi_out_value(fd, r, err);
 }
 
 static opipe_status write_external(opi_out_files *files, const opi_mapping *m, const char *folder,
@@ -209,16 +228,6 @@ static opipe_status write_externals(opi_out_files *files, const opi_model *model
 }
 
 /* ---- all of it ---- */
-
-typedef struct sink {
-  int fd;
-  opipe_error err; /* of the file; a sink has but a status to answer */
-} sink;
-
-static opipe_status to_file(void *ctx, const void *data, size_t n_bytes) {
-  sink *s = ctx;
-  return opi_write_all(s->fd, data, n_bytes, &s->err);
-}
 
 static opipe_status check_sizes(const opi_model *model, const opi_replacement *list, uint32_t n,
                                 opipe_error *err) {

@@ -5,7 +5,8 @@
  *   STOP ──► 0 ── ASK ──► all ── ANSWER (begun) ──► 0 ── AGREED (latest + 1) ──► all ── PASSED ──►
  * 0
  *
- * The next agreement begins when all have passed the step of the one before.
+ * The next agreement begins when all have passed the step of the one before. Wishes that come
+ * meanwhile wait, each once; one for the same thing is part of the agreement under way.
  */
 #include <string.h>
 
@@ -13,18 +14,32 @@
 
 static void asked(opi_team *t, uint32_t number);
 
-/* Process 0: begins what is wanted, unless another agreement is not done yet. */
+/* Process 0: begins what is wanted first, unless another agreement is not done yet. */
 static void begin_wanted(opi_team *t) {
   opi_stopping *s = &t->stop;
-  if (s->wanted == 0 || s->asking != 0 || s->undone)
+  if (s->n_wanted == 0 || s->asking != 0 || s->undone)
     return;
-  const opi_agreement ask = {.what = s->wanted, .number = ++s->number};
-  s->asking = s->wanted;
-  s->wanted = 0;
+  const opi_agreement ask = {.what = s->wanted[0], .number = ++s->number};
+  s->asking = s->wanted[0];
+  memmove(s->wanted, s->wanted + 1, --s->n_wanted * sizeof *s->wanted);
   s->n_answers = s->n_passed = 0;
   s->latest = 0;
   opi_team_send(t, OPI_NOBODY, OPI_FRAME_ASK, 0, &ask, sizeof ask);
   asked(t, s->number);
+}
+
+/* Process 0: somebody wants it. Who asks for the same before all have done it is served by that;
+ * of too many different wishes the last gives way. */
+static void want(opi_team *t, uint32_t what) {
+  opi_stopping *s = &t->stop;
+  bool known = what == s->asking || (s->undone && what == s->doing);
+  for (uint32_t i = 0; i < s->n_wanted; ++i)
+    known = known || s->wanted[i] == what;
+  if (!known) {
+    s->n_wanted -= s->n_wanted == OPI_WANTED_MOST ? 1 : 0;
+    s->wanted[s->n_wanted++] = what;
+  }
+  begin_wanted(t);
 }
 
 static void agreed(opi_team *t, const opi_agreement *told) {
@@ -43,6 +58,7 @@ static void answered(opi_team *t, uint64_t begun) {
   if (++s->n_answers < t->place.size)
     return;
   const opi_agreement told = {.step = s->latest, .what = s->asking, .number = s->number};
+  s->doing = s->asking;
   s->asking = 0;
   s->undone = true;
   opi_team_send(t, OPI_NOBODY, OPI_FRAME_AGREED, 0, &told, sizeof told);
@@ -85,18 +101,16 @@ opipe_status opi_stop_hear(opi_team *t, opi_connection *link, const opi_channel_
                                                    : a.what != 0;
   if (!right)
     return opi_fail(err, OPIPE_E_INVALID, "a message of kind %u outside an agreement", m->kind);
-  if (m->kind == OPI_FRAME_STOP) {
-    t->stop.wanted = a.what;
-    begin_wanted(t);
-  } else if (m->kind == OPI_FRAME_ASK) {
+  if (m->kind == OPI_FRAME_STOP)
+    want(t, a.what);
+  else if (m->kind == OPI_FRAME_ASK)
     asked(t, a.number);
-  } else if (m->kind == OPI_FRAME_ANSWER) {
+  else if (m->kind == OPI_FRAME_ANSWER)
     answered(t, a.step);
-  } else if (m->kind == OPI_FRAME_AGREED) {
+  else if (m->kind == OPI_FRAME_AGREED)
     agreed(t, &a);
-  } else {
+  else
     passed(t);
-  }
   return OPIPE_OK;
 }
 
@@ -106,12 +120,10 @@ opipe_status opi_team_stop(opi_team *t, uint32_t what, opipe_error *err) {
     return opi_fail(err, OPIPE_E_INVALID, "team_stop: the number is 0, which stands for nothing");
   opi_lock_take(&t->lock);
   const opipe_status status = opi_team_failure(t, err);
-  if (status == OPIPE_OK && opi_team_is_root(t)) {
-    t->stop.wanted = what;
-    begin_wanted(t);
-  } else if (status == OPIPE_OK) {
+  if (status == OPIPE_OK && opi_team_is_root(t))
+    want(t, what);
+  else if (status == OPIPE_OK)
     opi_team_send(t, OPI_NOBODY, OPI_FRAME_STOP, 0, &wish, sizeof wish);
-  }
   opi_lock_give(&t->lock);
   return status;
 }

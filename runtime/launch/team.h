@@ -10,7 +10,8 @@
 enum {
   OPI_NAME_ROOM = 64,
   OPI_REASON_ROOM = sizeof(((opipe_error *)0)->message),
-  OPI_PENDING_MOST = 16
+  OPI_PENDING_MOST = 16,
+  OPI_WANTED_MOST = 8
 };
 #define OPI_NOBODY UINT32_MAX
 #define OPI_SECOND UINT64_C(1000000000)
@@ -115,13 +116,16 @@ struct opi_collect {
 };
 
 typedef struct opi_stopping {
-  uint64_t begun;    /* the last step that was begun, + 1 */
-  bool asked;        /* answered, and not agreed: no step after `answered` begins */
-  uint64_t answered; /* as `begun` */
-  uint32_t what;     /* agreed and not done; 0: nothing */
-  uint64_t step;     /* where */
-  uint32_t wanted;   /* process 0: asked for while an agreement is made or not done; 0: nothing */
-  uint32_t asking;   /* process 0: what is being agreed on; 0: nothing */
+  uint64_t begun;                   /* the last step that was begun, + 1 */
+  bool asked;                       /* answered, and not agreed: no step after `answered` begins */
+  uint64_t answered;                /* as `begun` */
+  uint32_t what;                    /* agreed and not done; 0: nothing */
+  uint64_t step;                    /* where */
+  uint32_t wanted[OPI_WANTED_MOST]; /* process 0: asked for while another agreement is made or not
+                                       done, in this order, each once */
+  uint32_t n_wanted;
+  uint32_t asking; /* process 0: what is being agreed on; 0: nothing */
+  uint32_t doing;  /* process 0: what was agreed on last */
   uint32_t n_answers, n_passed, number;
   uint64_t latest; /* of the answers */
   bool undone;     /* process 0: some have not passed the step agreed on */

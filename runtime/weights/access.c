@@ -293,7 +293,10 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
     if (!reads(holder, slot))
       continue;
     const bool here = holder->env.elsewhere == 0;
-    out_info->owned |= out_info->n_copies == 0 && here ? 1u : 0u;
+    if (out_info->n_copies == 0) {
+      out_info->owner = holder->env.rank;
+      out_info->owned = here ? 1 : 0;
+    }
     out_info->n_here += here ? 1 : 0;
     ++out_info->n_copies;
   }
@@ -314,9 +317,15 @@ bool opi_weights_leads(const opi_weights *weights) {
   return weights->share == NULL || is_here(&weights->ranks[0]);
 }
 
+opipe_status opi_weights_bring(opi_weights *weights, uint32_t holder, void *data, uint64_t n_bytes,
+                               opipe_status had, opipe_error *io_err) {
+  return weights->share == NULL
+             ? had
+             : weights->share(weights->share_ctx, holder, data, n_bytes, had, io_err);
+}
+
 opipe_status opi_weights_agree(opi_weights *weights, opipe_status status, opipe_error *io_err) {
-  return weights->share == NULL ? status
-                                : weights->share(weights->share_ctx, 0, NULL, 0, status, io_err);
+  return opi_weights_bring(weights, 0, NULL, 0, status, io_err);
 }
 
 void opi_weights_get_clock(const opi_weights *weights, opi_weights_clock *out_clock) {

@@ -36,6 +36,7 @@ typedef struct opi_weight_info {
   uint32_t changed;     /* 1: it is not trained, and was set */
   uint32_t n_copies;    /* ranks that hold it */
   uint32_t n_here;      /* of these in this session */
+  uint32_t owner;       /* the first of these */
   uint32_t owned;       /* 1: the first of these is in this session; one session owns each */
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
@@ -71,6 +72,10 @@ double opi_optimizer_lr(const opi_optimizer *optimizer, uint64_t update);
 /* Does this session write files for all, because rank 0 is here? If other sessions hold instances
  * too, all of them make the same gets in the same order. */
 bool opi_weights_leads(const opi_weights *weights);
+/* Brings `data` of rank `holder`, which one session has, to all sessions. had: its status there,
+ * with the reason in *io_err. All sessions make the same calls. */
+opipe_status opi_weights_bring(opi_weights *weights, uint32_t holder, void *data, uint64_t n_bytes,
+                               opipe_status had, opipe_error *io_err);
 /* Gives all sessions the status of the one that leads, with its reason in *io_err. */
 opipe_status opi_weights_agree(opi_weights *weights, opipe_status status, opipe_error *io_err);
 /* Bytes of a rank by category; equal to those of opi_predict_weights. */

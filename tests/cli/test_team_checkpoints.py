@@ -2,13 +2,17 @@
 # ctest: timeout=180
 """Checkpoints of several processes: each writes and reads its own tensors, any number of processes and any schedule goes on from them with
 the same bits, and what cannot be written or read is every process's refusal."""
+import filecmp
 import os
 import resource
 import shutil
 import signal
+import struct
 import sys
 import tempfile
+import time
 
+from command import DATA
 from team_kit import TRAIN, Checks, Job, command, launch, manifest, steps, tensors
 
 check = Checks()
@@ -51,6 +55,105 @@ def test_both_versions_of_the_weights_go_on():
         more = ["--steps", "2", "--resume"]
         done, again = launch(4, *TRAIN, *rest, *more, saved), command(*TRAIN, *rest, *more, whole)
         check(done.returncode == 0 and steps(done) == steps(again), f"2bw, resumed: {done.stderr}")
+
+
+def varint(n):
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out) + bytes([n])
+
+
+def fields(message):
+    """(number, wire type, value) of a protobuf message."""
+    at = 0
+
+    def take():
+        nonlocal at
+        n = shift = 0
+        while True:
+            byte = message[at]
+            n |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                return n
+
+    while at < len(message):
+        number, wire = divmod(take(), 8)
+        size = take() if wire in (0, 2) else 8 if wire == 1 else 4
+        value = size if wire == 0 else message[at:at + size]
+        at += 0 if wire == 0 else size
+        yield number, wire, value
+
+
+def rewrite(message, change):
+    """The message, each field as change(number, value) answers: (number, value)."""
+    out = b""
+    for number, wire, value in fields(message):
+        number, value = change(number, value)
+        out += varint(number << 3 | wire) + (varint(value) if wire == 0 else (varint(len(value)) if wire == 2 else b"") + value)
+    return out
+
+
+def halves_as_numbers(path, to):
+    """Spells the halves of all initializers (raw_data, 9) as numbers of various lengths (int32_data, 5)."""
+    def content(number, value):
+        if number != 9:
+            return number, value
+        return 5, b"".join(varint(int.from_bytes(value[i:i + 2], "little")) for i in range(0, len(value), 2))
+
+    def initializer(number, value):
+        if number != 5 or all((n, v) != (2, 16) for n, _, v in fields(value)):
+            return number, value
+        return number, rewrite(value, content)
+
+    with open(path, "rb") as file, open(to, "wb") as out:
+        out.write(rewrite(file.read(), lambda number, value: (number, rewrite(value, initializer) if number == 7 else value)))
+
+
+def write_ids(path, rows, columns):
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    numbers = [(7 * i + i // 5) % 90 for i in range(rows * columns)]
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack(f"<{len(numbers)}q", *numbers))
+
+
+def test_the_model_is_one_file():
+    """By several processes, with a tied head, halves in either spelling, and weights outside the file: the bytes are those that one process
+    writes."""
+    for model, n in (("demo", 4), ("gpt_bf16", 2), ("spelled", 2), ("llama_fp16", 2), ("llama_external", 3)):
+        with tempfile.TemporaryDirectory() as folder:
+            whole, parts = [os.path.join(folder, name) for name in ("whole", "parts")]
+            old = os.path.join(DATA, model, "model.onnx")
+            if model == "spelled":
+                old = os.path.join(folder, "model.onnx")
+                halves_as_numbers(os.path.join(DATA, "gpt_bf16", "model.onnx"), old)
+            ids = os.path.join(folder, "ids.npy")
+            write_ids(ids, 8, 16)
+            words = ["train", old, "--data", "input_ids=" + ids, "--data", "labels=" + ids, *TRAIN[4:]]
+            for place, run in ((whole, command), (parts, lambda *more, n=n: launch(n, *more))):
+                os.mkdir(place)
+                done = run(*words, "--steps", "2", "--ranks", str(n), "--save-model", os.path.join(place, "new.onnx"))
+                check(done.returncode == 0, f"{model}: {done.stderr}")
+            names = sorted(os.listdir(whole))
+            same = names == sorted(os.listdir(parts)) and not any(filecmp.cmpfiles(whole, parts, names, shallow=False)[1:])
+            check(same and "new.onnx" in names, f"{model}: {names} {os.listdir(parts)}")
+            check(len(names) > 1 or not filecmp.cmp(old, os.path.join(parts, "new.onnx"), shallow=False), f"{model}: nothing was trained")
+
+
+def test_a_model_that_cannot_be_written():
+    """Refused before the first step by all, or by all after a disk is full, and nothing is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "new.onnx")
+        for words, status in (([os.path.join(folder, "none", "new.onnx")], 3), ([folder], 3)):
+            done = launch(2, *TRAIN, "--steps", "2", "--save-model", *words)
+            check(done.returncode == status and "step 1 " not in done.stdout, f"{words}: {done.returncode} {done.stderr}")
+            check(done.stderr.count("process 0 (pid ") >= 1, f"{words}: {done.stderr}")
+        full = launch(2, *TRAIN, "--steps", "2", "--save-model", path, preexec_fn=lambda: limit_files(1 << 20))
+        check(full.returncode == 3 and full.stderr.count("File too large") >= 2, f"full: {full.returncode} {full.stderr}")
+        check(os.listdir(folder) == [], f"left: {os.listdir(folder)}")
 
 
 def test_a_shard_that_is_not_there():
@@ -108,6 +211,84 @@ def test_a_full_disk_is_every_processs():
         check(sorted(os.listdir(saved)) == files and tensors(saved) == before, f"full: {os.listdir(saved)}")
         done, threads = launch(2, *TRAIN, *rest, "1", "--resume", saved), command(*TRAIN, *rest, "2")
         check(done.returncode == 0 and steps(done) == steps(threads)[1:], f"after a full disk: {done.stderr}")
+
+
+def until(what, seconds=20):
+    """Waits until what() is true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def generation(folder):
+    try:
+        return manifest(folder)["generation"]
+    except (OSError, ValueError):
+        return 0
+
+
+def test_a_signal_asks_for_a_checkpoint():
+    """SIGUSR1 to one process, to all through launch, or to one alone: one checkpoint each time, of one step, and training goes on."""
+    rest = ["--steps", "1000000", "--ranks", "2", "--save"]
+    for what in ("one of two", "launch", "alone"):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = os.path.join(folder, "saved")
+            if what == "one of two":
+                job = Job(2, *TRAIN, *rest, saved)
+            else:
+                job = Job(1, *([*(["launch", "-n", "2", "--"] if what == "launch" else []), *TRAIN, *rest, saved]))
+            check(job.until("step 2 " if what != "launch" else "[rank 0] step 2 "), f"{what}: nothing trains")
+            for n in (1, 2):
+                job.all[-1].send_signal(signal.SIGUSR1)
+                check(until(lambda n=n: generation(saved) == n), f"{what}: checkpoint {n} does not come")
+            middle = manifest(saved)["steps"]
+            check(until(lambda: any(f"step {middle + 3} " in line for line in job.all[0].stdout)), f"{what}: it does not go on after {middle}")
+            check(generation(saved) == 2, f"{what}: {generation(saved)} checkpoints")
+            job.all[0].send_signal(signal.SIGTERM)
+            ended = job.end()
+            said = "".join(err for _, err, _ in ended)
+            check([status for status, _, _ in ended] == [143] * len(job.all), f"{what}: {ended}")
+            check(said.count("SIGUSR1: the checkpoint after ") == 2, f"{what}: {said}")
+            last = manifest(saved)["steps"]
+            check(last > middle and f"stopped after {last} of" in said and generation(saved) == 3, f"{what}: {last} {said}")
+            if what != "one of two":
+                continue
+            whole = os.path.join(folder, "whole")
+            rerun = command(*TRAIN, "--steps", str(last), "--ranks", "2", "--save", whole)
+            check(rerun.returncode == 0 and tensors(whole) == tensors(saved), "saving has changed the training")
+
+
+def test_a_signal_without_a_folder():
+    job = Job(2, *TRAIN, "--steps", "1000000", "--ranks", "2")
+    check(job.until("step 2 "), "nothing trains")
+    job.all[1].send_signal(signal.SIGUSR1)
+    check(job.until("step 20 "), "it does not go on")
+    job.all[1].send_signal(signal.SIGINT)
+    ended = job.end()
+    check([status for status, _, _ in ended] == [130, 130] and "there is no checkpoint without --save" in ended[0][1], f"{ended}")
+
+
+def test_a_death_while_all_agree_on_a_step():
+    """A process that stands still cannot answer, and dies: the others end with status 3, and the checkpoint before is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved")
+        job = Job(3, *TRAIN, "--steps", "1000000", "--ranks", "3", "--save", saved)
+        check(job.until("step 2 "), "nothing trains")
+        job.all[0].send_signal(signal.SIGUSR1)
+        check(until(lambda: generation(saved) == 1), "no checkpoint comes")
+        job.all[2].send_signal(signal.SIGSTOP)
+        job.all[1].send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        job.all[2].kill()
+        for rank, (status, err, _) in enumerate(job.end(but=2)[:2]):
+            named = f"process 2 (pid {job.all[2].pid})" in err or "rank 2" in err
+            check(status == 3 and named, f"process {rank}: {status} {err}")
+        check(generation(saved) == 1, f"{generation(saved)} checkpoints")
+        done = command(*TRAIN, "--steps", "1", "--ranks", "3", "--resume", saved)
+        check(done.returncode == 0, f"resumed: {done.stderr}")
 
 
 sys.exit(check.run(globals()))

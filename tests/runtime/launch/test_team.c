@@ -225,13 +225,14 @@ static void test_the_board_has_bounds(void) {
 
 /* ---- stops ---- */
 
-enum { STEPS = 400, STOPS = 2 };
+enum { STEPS = 600, STOPS = 6, ROOM = 16 };
 typedef struct stops {
-  uint64_t at[SIZE][STOPS];
-  uint32_t what[SIZE][STOPS], n[SIZE];
+  uint64_t at[SIZE][ROOM];
+  uint32_t what[SIZE][ROOM], n[SIZE];
 } stops;
 
-/* Every rank runs at a speed of its own; two of them ask. */
+/* Every rank runs at a speed of its own. Two of them ask; all ask for the same; one asks for three
+ * things at once. */
 static opipe_status run_steps(kit_member *m) {
   stops *s = m->kit->ctx;
   opipe_status status = OPIPE_OK;
@@ -241,9 +242,13 @@ static opipe_status run_steps(kit_member *m) {
       status = opi_team_stop(m->team, 10, &m->err);
     if (m->rank == 0 && step == 90)
       status = opi_team_stop(m->team, 12, &m->err);
+    if (step == 150 && status == OPIPE_OK)
+      status = opi_team_stop(m->team, 33, &m->err);
+    for (uint32_t i = 41; m->rank == 1 && step == 250 && i <= 43 && status == OPIPE_OK; ++i)
+      status = opi_team_stop(m->team, i, &m->err);
     if (status == OPIPE_OK)
       status = opi_team_step(m->team, step, &what, &m->err);
-    if (what != 0 && s->n[m->rank] < STOPS) {
+    if (what != 0 && s->n[m->rank] < ROOM) {
       s->at[m->rank][s->n[m->rank]] = step;
       s->what[m->rank][s->n[m->rank]++] = what;
     }
@@ -263,6 +268,9 @@ static void test_all_stop_at_one_step(void) {
   OPI_ASSERT_INT(found.n[0], STOPS);
   OPI_ASSERT(found.what[0][0] + found.what[0][1] == 22);
   OPI_ASSERT(found.at[0][0] < found.at[0][1]);
+  OPI_ASSERT_INT(found.what[0][2], 33); /* once */
+  for (uint32_t i = 0; i < 3; ++i)
+    OPI_ASSERT_INT(found.what[0][3 + i], 41 + i);
   for (uint32_t r = 1; r < SIZE; ++r) {
     OPI_ASSERT_INT(found.n[r], STOPS);
     for (uint32_t i = 0; i < STOPS; ++i) {
