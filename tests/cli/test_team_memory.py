@@ -76,7 +76,7 @@ def forbidden(held):
     return out
 
 
-# ---- what processes hold ----
+# ---- memory of the processes ----
 
 
 def children(pid):
@@ -94,7 +94,7 @@ def rank_of(pid):
 
 
 def held_bytes(pid):
-    """Private memory, and segments that the process has made: it keeps their descriptors. Those of others are mapped alone."""
+    """Private memory, and segments that the process has made: it keeps their descriptors, of others' it has mappings alone."""
     with open(f"/proc/{pid}/status", encoding="ascii") as file:
         anon = int(re.search(r"RssAnon:\s+(\d+)", file.read()).group(1)) * 1024
     segments = {}

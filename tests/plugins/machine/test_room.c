@@ -62,7 +62,7 @@ static void test_the_second_version(void) {
   put("/proc/self/cgroup", "0::/a/b\n");
   put("/sys/fs/cgroup/a/b/memory.max", "max\n");
   put("/sys/fs/cgroup/a/b/memory.current", "5000\n");
-  put("/sys/fs/cgroup/a/memory.max", "100000\n"); /* what it lies in is narrower */
+  put("/sys/fs/cgroup/a/memory.max", "100000\n"); /* the outer group is narrower */
   put("/sys/fs/cgroup/a/memory.current", "90000\n");
   put("/sys/fs/cgroup/a/memory.stat", "anon 100\nactive_file 7\ninactive_file 20000\n");
   const machine_room room = end_tree();
@@ -148,8 +148,8 @@ static bool make_group(char *out_folder, size_t room) {
   return made;
 }
 
-/* Takes pieces until one is refused, and writes to all of them. 0: refused as it must be. What the
- * others of the group have taken is unknown. */
+/* Takes pieces until one is refused, and writes to all of them. 0: refused as it must be. alone:
+ * nobody else is in the group. */
 static int take_until_refused(const char *folder, bool alone) {
   char pid[32];
   void *pieces[PIECES];
