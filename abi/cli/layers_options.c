@@ -36,6 +36,7 @@ static const option_row rows[] = {
     {"threads", ASKED | MACHINE, "applies to the device on which a model is measured"},
     {"fallback", ASKED, NULL},
     {"transport", ASKED | MACHINE, "applies to measured links"},
+    {"launcher", MACHINE, "applies to measured links"},
     {"cost", LAYERS | MACHINE, NULL},
     {"memory", ASKED, NULL},
     {"batch", LAYERS, NULL},

@@ -334,7 +334,13 @@ const cli_option cli_option_rows[] = {
      CHOICE(cost, "rates|measured")},
     {PROFILE, "device", "KIND[,threads=N]", "the device (cpu, one thread)", OWN(device)},
     {PROFILE, "threads", "T", "its compute threads", COUNT(n_threads, 4096)},
-    {PROFILE, "transport", "NAME", "--cluster: transport of the links (local)", TEXT(transport)},
+    {PROFILE, "transport", "NAME",
+     "--cluster: transport of the links (local; between the processes of a launcher: shm)",
+     TEXT(transport)},
+    {PROFILE, "launcher", "none|NAME",
+     "--cluster: whose variables say which of several processes this is (preset: the first "
+     "complete set); links between the processes are measured",
+     TEXT(launcher)},
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
     {PROFILE, "train", NULL, "profile training too; see the options below", FLAG(train)},
 
