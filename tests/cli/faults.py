@@ -22,7 +22,7 @@ PLACES = {"start": ("world:1", 1), "warm-up": ("send:1", 0), "steady": ("send:60
 FAULTS = {"kill -9": "kill", "SIGSTOP": "stop", "exit 3": "exit3", "exit 0": "exit0", "memory cgroup": "eat", "refused open": "refuse",
           "refused shape": None, "NaN": None}
 NONE = {("refused open", phase): "a session is opened once, at the start" for phase in PHASES[1:]}
-NONE.update({("refused shape", phase): "a shape is new before its first mini-batch or request alone" for phase in PHASES if phase != "warm-up"})
+NONE.update({("refused shape", phase): "the command opens a session for each shape: a refused open" for phase in PHASES})
 NONE.update({("NaN", "start"): "there is no loss yet", ("NaN", "close"): "there is no loss any more"})
 MOVES = r"it was at '|its last call was '|; rank \d+ (in|at) "
 
