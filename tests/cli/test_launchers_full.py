@@ -20,7 +20,7 @@ def test_bits_of_threads():
 def test_ends():
     for name in HERE:
         with tempfile.TemporaryDirectory() as folder:
-            for how, where in (("kill", "outside"), ("kill", "send:200"), ("exit3", "send:200"), ("exit0", "send:200"), ("exit3", "close:1"), ("exit0", "close:1")):
+            for how, where in (("kill", "outside"), ("kill", "send:900"), ("exit3", "send:900"), ("exit0", "send:900"), ("exit3", "close:1"), ("exit0", "close:1")):
                 for victim in (0, 1):
                     launcher_ends(check, name, how, where, victim, folder)
 
