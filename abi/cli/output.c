@@ -166,11 +166,22 @@ int cli_try_file(const char *path) {
   return CLI_FAILED;
 }
 
-int cli_try_folder(const char *path) {
+/* errno, or 0: the folder can be made, or written into. EAGAIN: it was there, and is gone. */
+static int try_folder(const char *path) {
   struct stat st;
-  int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
-  if (number == EEXIST && stat(path, &st) == 0)
-    number = !S_ISDIR(st.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) != 0 ? errno : 0;
+  const int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
+  if (number != EEXIST)
+    return number;
+  if (stat(path, &st) != 0) /* a link to nowhere stays */
+    return errno == ENOENT && lstat(path, &st) != 0 ? EAGAIN : ENOENT;
+  return !S_ISDIR(st.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) != 0 ? errno : 0;
+}
+
+int cli_try_folder(const char *path) {
+  enum { TRIES = 10000 };
+  int number = EAGAIN;
+  for (uint32_t i = 0; i < TRIES && number == EAGAIN; ++i) /* others of a team try it, too */
+    number = try_folder(path);
   if (number == 0)
     return CLI_DONE;
   (void)fprintf(stderr, "onnx-pipe: cannot write into %s: %s\n", path, strerror(number));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=600 label=full
+# ctest: timeout=1200 label=full
 """Every launcher, torchrun too: bits of threads; a process that is killed, or ends with status 3 or 0 too early or while it closes, ends
 all of them within 5 s with a status that is not 0, whether the launcher kills at once, later or nobody; the last checkpoint loads."""
 import tempfile
