@@ -172,9 +172,16 @@ static int try_folder(const char *path) {
   const int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
   if (number != EEXIST)
     return number;
-  if (stat(path, &st) != 0) /* a link to nowhere stays */
-    return errno == ENOENT && lstat(path, &st) != 0 ? EAGAIN : ENOENT;
-  return !S_ISDIR(st.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) != 0 ? errno : 0;
+  if (lstat(path, &st) != 0)
+    return errno == ENOENT ? EAGAIN : errno;
+  const bool is_link = S_ISLNK(st.st_mode);
+  if (stat(path, &st) != 0)
+    return errno == ENOENT && !is_link ? EAGAIN : errno;
+  if (!S_ISDIR(st.st_mode))
+    return ENOTDIR;
+  if (access(path, W_OK | X_OK) == 0)
+    return 0;
+  return errno == ENOENT && !is_link ? EAGAIN : errno;
 }
 
 int cli_try_folder(const char *path) {
