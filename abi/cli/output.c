@@ -166,29 +166,27 @@ int cli_try_file(const char *path) {
   return CLI_FAILED;
 }
 
-/* errno, or 0: the folder can be made, or written into. EAGAIN: it was there, and is gone. */
+/* errno, or 0: the folder can be made, or written into. Other processes may try the same path. */
 static int try_folder(const char *path) {
   struct stat st;
-  const int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
-  if (number != EEXIST)
-    return number;
-  if (lstat(path, &st) != 0)
-    return errno == ENOENT ? EAGAIN : errno;
-  const bool is_link = S_ISLNK(st.st_mode);
-  if (stat(path, &st) != 0)
-    return errno == ENOENT && !is_link ? EAGAIN : errno;
-  if (!S_ISDIR(st.st_mode))
-    return ENOTDIR;
-  if (access(path, W_OK | X_OK) == 0)
-    return 0;
-  return errno == ENOENT && !is_link ? EAGAIN : errno;
+  char beside[4096];
+  size_t n = strlen(path);
+  if (lstat(path, &st) == 0) {
+    return stat(path, &st) != 0             ? errno
+           : !S_ISDIR(st.st_mode)           ? ENOTDIR
+           : access(path, W_OK | X_OK) != 0 ? errno
+                                            : 0;
+  }
+  while (n > 1 && path[n - 1] == '/')
+    --n;
+  if (snprintf(beside, sizeof beside, "%.*s.%d.new", (int)n, path, (int)getpid()) >=
+      (int)sizeof beside)
+    return ENAMETOOLONG;
+  return mkdir(beside, S_IRWXU) != 0 || rmdir(beside) != 0 ? errno : 0;
 }
 
 int cli_try_folder(const char *path) {
-  enum { TRIES = 10000 };
-  int number = EAGAIN;
-  for (uint32_t i = 0; i < TRIES && number == EAGAIN; ++i) /* others of a team try it, too */
-    number = try_folder(path);
+  const int number = try_folder(path);
   if (number == 0)
     return CLI_DONE;
   (void)fprintf(stderr, "onnx-pipe: cannot write into %s: %s\n", path, strerror(number));
