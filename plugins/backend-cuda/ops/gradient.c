@@ -163,9 +163,10 @@ static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_arg
     const opipe_value *y = cuda_in(r, IN_Y), *found = cuda_in(r, IN_FOUND);
     if (y == NULL || y->dtype != q->dtype || !cuda_same_shape(y, dy) || found == NULL ||
         found->dtype != OPIPE_FLOAT || found->rank != 3 ||
-        memcmp(found->shape, rows, sizeof rows) != 0)
+        memcmp(found->shape, rows, sizeof rows) != 0) {
       return cuda_refuse(r, OPIPE_E_INVALID,
                          "an input that the forward hands on is not like the output");
+    }
   }
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
     const opipe_value *in = cuda_in(r, BASE + i);
