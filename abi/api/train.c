@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training through the host's table: options, steps, parameters by name, checkpoints. */
-#include <fcntl.h>
+/* Training through the host's table: options, steps, parameters by name. */
 #include <math.h>
 #include <string.h>
 
 #include "abi/api/api.h"
 #include "loader/gradient/account.h"
 #include "loader/gradient/gradient.h"
-#include "loader/graph/behind.h"
-#include "loader/graph/wide.h"
-#include "runtime/checkpoint/checkpoint.h"
 
 /* ---- options ---- */
 
@@ -44,8 +40,7 @@ OPIPE_STATIC_ASSERT((int)OPIPE_LR_LINEAR == (int)OPI_LR_LINEAR &&
                         (int)OPIPE_STATE_MASTER == (int)OPI_TENSOR_MASTER &&
                         (int)OPIPE_STATE_GRADIENT == (int)OPI_TENSOR_GRADIENT &&
                         (int)OPIPE_STATE_FIRST_MOMENT == (int)OPI_TENSOR_FIRST &&
-                        (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_TENSOR_SECOND &&
-                        (int)OPIPE_POSITION == (int)OPI_POSITION,
+                        (int)OPIPE_STATE_SECOND_MOMENT == (int)OPI_TENSOR_SECOND,
                     "learning rates and states agree");
 OPIPE_STATIC_ASSERT(sizeof(opipe_train_glob) == sizeof(opi_train_glob) &&
                         offsetof(opipe_train_glob, trainable) ==
@@ -220,17 +215,16 @@ opipe_status opi_api_request_report(opi_request *request, opipe_train_report *io
 
 /* ---- parameters ---- */
 
-/* Runs between steps: nothing is under way when it returns, until opi_train_go_on. */
-static opipe_status rest(opi_session_object *session, opi_weights **out_weights, opipe_error *err) {
+opipe_status opi_session_rest(opi_session_object *session, opi_weights **out_weights,
+                              opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
   return opi_train_rest(session->session, err);
 }
 
-/* The same for calls that only read parameters: a session that has failed still has them. */
-static opipe_status rest_to_read(opi_session_object *session, opi_weights **out_weights,
-                                 opipe_error *err) {
+opipe_status opi_session_rest_to_read(opi_session_object *session, opi_weights **out_weights,
+                                      opipe_error *err) {
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
@@ -276,8 +270,8 @@ opipe_status opi_api_session_get(opi_session_object *session, const char *name, 
   if (name == NULL || (dst == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_get: an argument is NULL");
   OPI_TRY(state == OPIPE_STATE_GRADIENT /* a failed step has begun new ones */
-              ? rest(session, &weights, err)
-              : rest_to_read(session, &weights, err));
+              ? opi_session_rest(session, &weights, err)
+              : opi_session_rest_to_read(session, &weights, err));
   const opipe_status status = opi_weights_get(weights, name, state, version, dst, n_bytes, err);
   opi_train_go_on(session->session);
   return status;
@@ -324,7 +318,8 @@ opipe_status opi_api_session_read(opi_session_object *session, const opipe_read_
     opi_array_get(own.tensors, own.tensors_stride, i, &t, sizeof t);
     gradients = gradients || t.state == OPIPE_STATE_GRADIENT;
   }
-  OPI_TRY(gradients ? rest(session, &weights, err) : rest_to_read(session, &weights, err));
+  OPI_TRY(gradients ? opi_session_rest(session, &weights, err)
+                    : opi_session_rest_to_read(session, &weights, err));
   const opipe_status status = read_all(weights, &own, io_clock, err);
   opi_train_go_on(session->session);
   return status;
@@ -336,7 +331,7 @@ opipe_status opi_api_session_set(opi_session_object *session, const char *name, 
   opi_weights *weights = NULL;
   if (name == NULL || (src == NULL && n_bytes != 0))
     return opi_fail(err, OPIPE_E_INVALID, "session_set: an argument is NULL");
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(opi_session_rest(session, &weights, err));
   const opipe_status status = opi_weights_set(weights, name, state, version, src, n_bytes, err);
   opi_train_go_on(session->session);
   return status;
@@ -348,7 +343,7 @@ opipe_status opi_api_session_clock(opi_session_object *session, opipe_train_cloc
                                    opipe_error *err) {
   opi_weights *weights = NULL;
   OPI_TRY(opi_info_check("session_clock", io_clock, OPIPE_END(opipe_train_clock, loss_scale), err));
-  OPI_TRY(rest_to_read(session, &weights, err));
+  OPI_TRY(opi_session_rest_to_read(session, &weights, err));
   write_clock(weights, io_clock);
   opi_train_go_on(session->session);
   return OPIPE_OK;
@@ -371,7 +366,7 @@ opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_
         err, OPIPE_E_INVALID, "session_set_clock: %llu updates in %llu steps (at most %lld)",
         (unsigned long long)own.updates, (unsigned long long)own.steps, (long long)INT64_MAX);
   }
-  OPI_TRY(rest(session, &weights, err));
+  OPI_TRY(opi_session_rest(session, &weights, err));
   opi_weights_clock c = {.n_steps = own.steps,
                          .n_updates = own.updates,
                          .n_good = own.good_steps,
@@ -383,193 +378,7 @@ opipe_status opi_api_session_set_clock(opi_session_object *session, const opipe_
   return OPIPE_OK;
 }
 
-/* ---- checkpoints ---- */
-
-static const opipe_allocator *allocator_of(const opi_session_object *session) {
-  return &session->plan->model->context->allocator;
-}
-
-static opipe_status check_file(const opi_model *model, const char *path, opipe_error *err) {
-  return opi_model_check_target(model, path, true, err);
-}
-
-/* The part of the session that writes checks whether a file of the model would be overwritten; the
- * answer holds for all parts. */
-static opipe_status agree_on_target(const opi_session_object *session, opi_weights *weights,
-                                    opipe_status (*check)(const opi_model *, const char *,
-                                                          opipe_error *),
-                                    const char *path, opipe_error *err) {
-  const opipe_status status =
-      opi_weights_leads(weights) ? check(session->plan->model->file, path, err) : OPIPE_OK;
-  return opi_weights_agree(weights, status, err);
-}
-
-opipe_status opi_api_session_save(opi_session_object *session, const char *path,
-                                  const uint64_t *position, opipe_error *err) {
-  static const uint64_t none[OPI_POSITION] = {0};
-  opi_weights *weights = NULL;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_save: the path is NULL");
-  OPI_TRY(rest_to_read(session, &weights, err));
-  opipe_status status = agree_on_target(session, weights, opi_checkpoint_check_target, path, err);
-  if (status == OPIPE_OK) {
-    status = opi_checkpoint_save(allocator_of(session), weights, path,
-                                 position == NULL ? none : position, err);
-  }
-  opi_train_go_on(session->session);
-  return status;
-}
-
-opipe_status opi_api_session_load(opi_session_object *session, const char *path,
-                                  uint64_t *out_position, opipe_error *err) {
-  opi_weights *weights = NULL;
-  opi_checkpoint_info info;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_load: the path is NULL");
-  OPI_TRY(rest(session, &weights, err));
-  const opipe_status status = opi_checkpoint_load(allocator_of(session), weights, path, &info, err);
-  if (status == OPIPE_OK)
-    opi_train_set_step(session->session, info.clock.n_steps);
-  opi_train_go_on(session->session);
-  if (status == OPIPE_OK && out_position != NULL)
-    memcpy(out_position, info.position, sizeof info.position);
-  return status;
-}
-
-opipe_status opi_api_session_save_gradients(opi_session_object *session, const char *path,
-                                            opipe_error *err) {
-  opi_weights *weights = NULL;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_save_gradients: the path is NULL");
-  OPI_TRY(rest(session, &weights, err));
-  opipe_status status = agree_on_target(session, weights, check_file, path, err);
-  if (status == OPIPE_OK)
-    status = opi_checkpoint_gradients(allocator_of(session), weights, path, err);
-  opi_train_go_on(session->session);
-  return status;
-}
-
-/* ---- the model ---- */
-
-/* The type of an initializer in the file; OPIPE_UNDEFINED: the file has none of that name. */
-static uint32_t stored_type(const opi_graph *file, const char *name) {
-  const opi_value *value = opi_initializer_behind(file, name);
-  return value != NULL ? value->dtype : (uint32_t)OPIPE_UNDEFINED;
-}
-
-/* Converts a parameter trained in float32 to the file's half type. `r->data` may be NULL. */
-static void store_as(opi_replacement *r, uint32_t dtype, void *data) {
-  const uint64_t n = r->n_bytes / sizeof(float);
-  if (r->dtype != OPIPE_FLOAT || !opi_dtype_is_half(dtype))
-    return;
-  if (data != NULL)
-    opi_narrow(dtype, data, n, data); /* in place from the first element on: each has been read
-                                         before it is overwritten */
-  r->dtype = dtype;
-  r->n_bytes = n * sizeof(uint16_t);
-}
-
-/* Every parameter that was trained or set, in its type in the file; `values`: with its content. */
-static opipe_status gather(const opi_graph *file, opi_weights *weights, bool values,
-                           opi_arena *arena, opi_replacement **out_list, uint32_t *out_n,
-                           opipe_error *err) {
-  opi_weight_info info;
-  uint32_t n = 0;
-  while (opi_weights_info(weights, n, &info))
-    ++n;
-  opi_replacement *list = OPI_ARENA_ARRAY(arena, opi_replacement, n);
-  if (list == NULL)
-    return opi_fail_nomem(err, n * sizeof *list, "parameters");
-  *out_n = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    if (!opi_weights_info(weights, i, &info) || (info.trained == 0 && info.changed == 0))
-      continue;
-    const opipe_param_source *s = info.source;
-    void *data = values ? opi_arena_alloc(arena, (size_t)s->n_bytes) : NULL;
-    if (values && data == NULL)
-      return opi_fail_nomem(err, s->n_bytes, s->name);
-    if (values)
-      OPI_TRY(opi_weights_get(weights, s->name, OPI_TENSOR_WEIGHT, 0, data, s->n_bytes, err));
-    opi_replacement *r = &list[(*out_n)++];
-    *r = (opi_replacement){.name = s->name,
-                           .data = data,
-                           .shape = s->shape,
-                           .n_bytes = s->n_bytes,
-                           .dtype = s->dtype,
-                           .rank = s->rank};
-    store_as(r, stored_type(file, s->name), data);
-  }
-  *out_list = list;
-  return OPIPE_OK;
-}
-
-opipe_status opi_api_session_save_model(opi_session_object *session, const char *path,
-                                        opipe_error *err) {
-  opi_weights *weights = NULL;
-  opi_replacement *list = NULL;
-  opi_arena arena;
-  uint32_t n = 0;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_save_model: the path is NULL");
-  OPI_TRY(rest_to_read(session, &weights, err));
-  opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status =
-      gather(session->plan->model->file->graph, weights, true, &arena, &list, &n, err);
-  if (status == OPIPE_OK && opi_weights_leads(weights))
-    status = opi_model_save(session->plan->model->file, list, n, path, err);
-  opi_arena_release(&arena);
-  status = opi_weights_agree(weights, status, err);
-  opi_train_go_on(session->session);
-  return status;
-}
-
-static opipe_status try_model(const opi_session_object *session, opi_weights *weights,
-                              const char *path, opipe_error *err) {
-  opi_replacement *list = NULL;
-  opi_arena arena;
-  uint32_t n = 0;
-  opi_arena_init(&arena, allocator_of(session), 0);
-  opipe_status status =
-      gather(session->plan->model->file->graph, weights, false, &arena, &list, &n, err);
-  if (status == OPIPE_OK)
-    status = opi_model_try_save(session->plan->model->file, list, n, path, err);
-  opi_arena_release(&arena);
-  return status;
-}
-
-static opipe_status try_save(const opi_session_object *session, opi_weights *weights, uint32_t what,
-                             const char *path, opipe_error *err) {
-  if (!opi_weights_leads(weights))
-    return OPIPE_OK; /* another session writes */
-  switch (what) {
-    case OPIPE_SAVE_CHECKPOINT:
-      OPI_TRY(opi_checkpoint_check_target(session->plan->model->file, path, err));
-      return opi_checkpoint_try(allocator_of(session), path, err);
-    case OPIPE_SAVE_MODEL:
-      return try_model(session, weights, path, err);
-    default:
-      break;
-  }
-  if (!opi_weights_keep_gradients(weights)) {
-    return opi_fail(err, OPIPE_E_STATE,
-                    "session_try_save: gradients are not kept after the step in this session "
-                    "(OPIPE_SESSION_KEEP_GRADIENTS)");
-  }
-  OPI_TRY(check_file(session->plan->model->file, path, err));
-  return opi_try_file(AT_FDCWD, path, err);
-}
-
-opipe_status opi_api_session_try_save(opi_session_object *session, uint32_t what, const char *path,
-                                      opipe_error *err) {
-  opi_weights *weights = NULL;
-  if (path == NULL)
-    return opi_fail(err, OPIPE_E_INVALID, "session_try_save: the path is NULL");
-  OPI_TRY(opi_choice_check("session_try_save", "what", what, OPIPE_SAVE_GRADIENTS, err));
-  OPI_TRY(rest_to_read(session, &weights, err));
-  const opipe_status status = try_save(session, weights, what, path, err);
-  opi_train_go_on(session->session);
-  return status;
-}
+/* ---- descriptions ---- */
 
 /* Adds how many initializers of the file became parameters. */
 static opipe_status describe_account(const opi_model *file, const opi_training *t, bool json,

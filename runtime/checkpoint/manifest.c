@@ -12,7 +12,7 @@
 
 #include "loader/base/json.h"
 
-enum { SIZE_MOST = 100 << 20, VERSION = 2 };
+enum { SIZE_MOST = 100 << 20, VERSION_WHOLE = 2, VERSION_SHARDS = 3 };
 const char *const opi_prefix_moment[OPIPE_MOMENTS_MOST] = {"first/", "second/"};
 static const char FORMAT[] = "onnx-pipe checkpoint";
 static const uint64_t COUNT_MOST = INT64_MAX;
@@ -37,13 +37,12 @@ static int ending(char *out, size_t room, uint64_t hash) {
   return snprintf(out, room, ",\n  \"manifest_xxh3\": \"%016llx\"\n}\n", (unsigned long long)hash);
 }
 
-void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MANIFEST_FILES],
-                       opi_text *text) {
-  char end[64];
-  opi_text_printf(text,
-                  "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"generation\": %llu,\n"
-                  "  \"weights\": \"%s\",\n  \"state\": \"%s\",\n",
-                  FORMAT, VERSION, (unsigned long long)m->generation, m->weights, m->state);
+static void put_begin(const opi_manifest *m, int version, opi_text *text) {
+  opi_text_printf(text, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n  \"generation\": %llu,\n",
+                  FORMAT, version, (unsigned long long)m->generation);
+}
+
+static void put_clock(const opi_manifest *m, opi_text *text) {
   opi_text_printf(text,
                   "  \"steps\": %llu,\n  \"updates\": %llu,\n  \"good_steps\": %llu,\n"
                   "  \"loss_scale\": ",
@@ -59,12 +58,43 @@ void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MA
                     (unsigned long long)m->position[i], quote);
   }
   opi_text_puts(text, "]");
-  for (uint32_t i = 0; i < OPI_MANIFEST_FILES; ++i)
-    put_hashes(&files[i], i, text);
+}
+
+static void put_end(opi_text *text) {
+  char end[64];
   if (text->failed)
     return;
   (void)ending(end, sizeof end, opi_tensors_hash(text->data, text->n));
   opi_text_puts(text, end);
+}
+
+void opi_manifest_text(const opi_manifest *m, const opi_file_hashes files[OPI_MANIFEST_FILES],
+                       opi_text *text) {
+  put_begin(m, VERSION_WHOLE, text);
+  opi_text_printf(text, "  \"weights\": \"%s\",\n  \"state\": \"%s\",\n", m->shards->files[0],
+                  m->shards->files[1]);
+  put_clock(m, text);
+  for (uint32_t i = 0; i < OPI_MANIFEST_FILES; ++i)
+    put_hashes(&files[i], i, text);
+  put_end(text);
+}
+
+void opi_manifest_text_shard(const opi_shard *shard,
+                             const opi_file_hashes files[OPI_MANIFEST_FILES], opi_text *text) {
+  opi_text_printf(text, "{\n  \"weights\": \"%s\",\n  \"state\": \"%s\"", shard->files[0],
+                  shard->files[1]);
+  for (uint32_t i = 0; i < OPI_MANIFEST_FILES; ++i)
+    put_hashes(&files[i], i, text);
+  opi_text_puts(text, "\n}");
+}
+
+void opi_manifest_text_shards(const opi_manifest *m, const opi_text *shards, opi_text *text) {
+  put_begin(m, VERSION_SHARDS, text);
+  put_clock(m, text);
+  opi_text_puts(text, ",\n  \"shards\": [\n");
+  opi_text_add(text, shards->data, shards->n);
+  opi_text_puts(text, "\n  ]");
+  put_end(text);
 }
 
 /* ---- reading ---- */
@@ -105,11 +135,12 @@ static opipe_status read_file(const opipe_allocator *allocator, int dir, char **
   return OPIPE_OK;
 }
 
-static opipe_status get_file(const json_t *root, const char *member, char out[64],
+static opipe_status get_file(const json_t *root, const char *member, char out[OPI_FILE_ROOM],
                              opipe_error *err) {
   const char *name = NULL;
   OPI_TRY(opi_json_get_string(root, OPI_MANIFEST, member, &name, err));
-  if (strlen(name) >= 64 || name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL) {
+  if (strlen(name) >= OPI_FILE_ROOM || name[0] == '\0' || name[0] == '.' ||
+      strchr(name, '/') != NULL) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is not a file name of 1 to 63 characters",
                     OPI_MANIFEST, member);
   }
@@ -174,6 +205,28 @@ static opipe_status get_scale(const json_t *root, opi_weights_clock *clock, opip
   return OPIPE_OK;
 }
 
+static opipe_status get_shards(const json_t *root, bool whole, opi_manifest *m, opipe_error *err) {
+  const json_t *list = NULL;
+  if (!whole)
+    OPI_TRY(opi_json_get_array(root, OPI_MANIFEST, "shards", &list, err));
+  const size_t n = whole ? 1 : json_array_size(list);
+  if (n == 0 || n > OPI_SHARDS_MOST) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %zu shards, 1 to %d are read", OPI_MANIFEST, n,
+                    OPI_SHARDS_MOST);
+  }
+  m->shards = opi_alloc_zero(m->allocator, n, sizeof *m->shards);
+  if (m->shards == NULL)
+    return opi_fail_nomem(err, n * sizeof *m->shards, OPI_MANIFEST);
+  m->n_shards = (uint32_t)n;
+  for (uint32_t i = 0; i < m->n_shards; ++i) {
+    opi_shard *shard = &m->shards[i];
+    shard->hashes = whole ? root : json_array_get(list, i);
+    OPI_TRY(get_file(shard->hashes, "weights", shard->files[0], err));
+    OPI_TRY(get_file(shard->hashes, "state", shard->files[1], err));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_bytes,
                             opi_manifest *m, opipe_error *err) {
   const char *format = NULL;
@@ -184,9 +237,9 @@ static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_by
                     format, FORMAT);
   }
   OPI_TRY(get_u32(root, "version", UINT32_MAX, &version, err));
-  if (version != VERSION) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: version %u, this library reads %d", OPI_MANIFEST,
-                    version, VERSION);
+  if (version != VERSION_WHOLE && version != VERSION_SHARDS) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "%s: version %u, this library reads %d and %d",
+                    OPI_MANIFEST, version, VERSION_WHOLE, VERSION_SHARDS);
   }
   OPI_TRY(check_ending(bytes, n_bytes, err));
   OPI_TRY(opi_json_get_u64(root, OPI_MANIFEST, "generation", COUNT_MOST - 1, &m->generation, err));
@@ -196,27 +249,25 @@ static opipe_status get_all(const json_t *root, const char *bytes, uint64_t n_by
   OPI_TRY(get_scale(root, &m->clock, err));
   OPI_TRY(get_u32(root, "moments", OPIPE_MOMENTS_MOST, &m->moments, err));
   OPI_TRY(get_u32(root, "versions", 2, &m->versions, err));
-  OPI_TRY(get_file(root, "weights", m->weights, err));
-  OPI_TRY(get_file(root, "state", m->state, err));
+  OPI_TRY(get_shards(root, version == VERSION_WHOLE, m, err));
   return get_position(root, m, err);
 }
 
 opipe_status opi_manifest_read(const opipe_allocator *allocator, int dir,
                                opi_manifest *out_manifest, opipe_error *err) {
-  opi_manifest m = {.generation = 0};
+  opi_manifest m = {.allocator = allocator};
   char *bytes = NULL;
   uint64_t n = 0;
-  json_t *root = NULL;
   OPI_TRY(read_file(allocator, dir, &bytes, &n, err));
-  opipe_status status = opi_json_parse(bytes, n, OPI_MANIFEST, &root, err);
+  m.hash = opi_tensors_hash(bytes, n);
+  opipe_status status = opi_json_parse(bytes, n, OPI_MANIFEST, &m.root, err);
   if (status == OPIPE_OK)
-    status = get_all(root, bytes, n, &m, err);
+    status = get_all(m.root, bytes, n, &m, err);
   opi_free(allocator, bytes, (size_t)n);
   if (status < 0) {
-    json_decref(root);
+    opi_manifest_free(&m);
     return status;
   }
-  m.root = root;
   *out_manifest = m;
   return OPIPE_OK;
 }
@@ -233,8 +284,12 @@ bool opi_manifest_is_ours(const opipe_allocator *allocator, int dir) {
 }
 
 void opi_manifest_free(opi_manifest *manifest) {
+  if (manifest->shards != NULL)
+    opi_free(manifest->allocator, manifest->shards, manifest->n_shards * sizeof(opi_shard));
   json_decref(manifest->root);
   manifest->root = NULL;
+  manifest->shards = NULL;
+  manifest->n_shards = 0;
 }
 
 /* ---- the data files ---- */
@@ -250,23 +305,25 @@ static opipe_status check_hash(const json_t *value, const char *what, const char
                   have, OPI_MANIFEST, want == NULL ? "no hash of it" : want);
 }
 
-opipe_status opi_manifest_verify(const opi_manifest *manifest, uint32_t file,
-                                 const opi_tensors *tensors, opipe_error *err) {
-  char name[320];
-  const json_t *hashes = json_object_get(manifest->root, HASHES[file]);
-  OPI_TRY(check_hash(json_object_get(manifest->root, HEADERS[file]), tensors->what, "its header",
+opipe_status opi_manifest_verify(const opi_shard *shard, uint32_t file, const opi_tensors *tensors,
+                                 opipe_error *err) {
+  const json_t *hashes = json_object_get(shard->hashes, HASHES[file]);
+  OPI_TRY(check_hash(json_object_get(shard->hashes, HEADERS[file]), tensors->what, "its header",
                      tensors->header_hash, err));
   if (json_object_size(hashes) != tensors->n) {
     return opi_fail(err, OPIPE_E_INVALID, "%s has %u tensors, %s knows %zu", tensors->what,
                     tensors->n, OPI_MANIFEST, json_object_size(hashes));
   }
-  for (uint32_t i = 0; i < tensors->n; ++i) {
-    const opi_tensor_entry *e = &tensors->entries[i];
-    (void)snprintf(name, sizeof name, "tensor '%.300s'", e->name);
-    OPI_TRY(check_hash(json_object_get(hashes, e->name), tensors->what, name,
-                       opi_tensors_hash(e->data, e->n_bytes), err));
-  }
   return OPIPE_OK;
+}
+
+opipe_status opi_manifest_verify_tensor(const opi_shard *shard, uint32_t file,
+                                        const opi_tensors *tensors, const opi_tensor_entry *e,
+                                        opipe_error *err) {
+  char name[320];
+  (void)snprintf(name, sizeof name, "tensor '%.300s'", e->name);
+  return check_hash(json_object_get(json_object_get(shard->hashes, HASHES[file]), e->name),
+                    tensors->what, name, opi_tensors_hash(e->data, e->n_bytes), err);
 }
 
 /* ---- the folder ---- */

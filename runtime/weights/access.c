@@ -205,6 +205,19 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
              : weights->share(weights->share_ctx, holder->env.rank, dst, n_bytes, status, err);
 }
 
+opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
+                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  uint32_t slot = 0, i = 0;
+  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
+  opi_holder *holder = &weights->holders[i];
+  if (holder->env.elsewhere != 0) {
+    return opi_fail(err, OPIPE_E_INTERNAL, "parameter '%s' is of rank %u, in another session", name,
+                    holder->env.rank);
+  }
+  return n_bytes == 0 ? OPIPE_OK
+                      : get_one(weights, holder, slot, state, version, dst, n_bytes, err);
+}
+
 static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot, uint32_t state,
                             uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err) {
   const uint32_t set = opi_weights_set_of(w, holder->env.rank, version);
@@ -275,8 +288,15 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
   *out_info = (opi_weight_info){.source = &weights->sources[slot],
                                 .trained = weights->trained[slot],
                                 .changed = weights->changed[slot]};
-  for (uint32_t i = 0; i < weights->n_holders; ++i)
-    out_info->n_copies += reads(&weights->holders[i], slot) ? 1 : 0;
+  for (uint32_t i = 0; i < weights->n_holders; ++i) {
+    const opi_holder *holder = &weights->holders[i];
+    if (!reads(holder, slot))
+      continue;
+    const bool here = holder->env.elsewhere == 0;
+    out_info->owned |= out_info->n_copies == 0 && here ? 1u : 0u;
+    out_info->n_here += here ? 1 : 0;
+    ++out_info->n_copies;
+  }
   if (weights->trained[slot]) /* every rank has the norms of all parameters */
     out_info->gradient_norm = any_rank(weights)->norms_now[weights->trained_index[slot]];
   return true;

@@ -24,6 +24,9 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
 /* Checks whether get would succeed, with its errors. */
 opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint32_t state,
                               uint32_t version, uint64_t n_bytes, opipe_error *err);
+/* Gets a parameter that this session owns without the other sessions, which need not call. */
+opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
+                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err);
 /* Parameter `index` of those that a stage reads, in the table's order. False: there are no more. */
@@ -32,6 +35,8 @@ typedef struct opi_weight_info {
   uint32_t trained;     /* 1: it is trained */
   uint32_t changed;     /* 1: it is not trained, and was set */
   uint32_t n_copies;    /* ranks that hold it */
+  uint32_t n_here;      /* of these in this session */
+  uint32_t owned;       /* 1: the first of these is in this session; one session owns each */
   double gradient_norm; /* of the last step, before clipping */
 } opi_weight_info;
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info);

@@ -194,7 +194,7 @@ static inline void opipe_param_layout_put(opipe_param_layout *layouts, uint32_t 
 }
 
 /* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value.
- * `what` begins the message, as "compile: flags". */
+ * The message begins with `what`, as "compile: flags". */
 static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, const char *what,
                                              opipe_error *err) {
   return (flags & ~known) == 0

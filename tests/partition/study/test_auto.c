@@ -101,6 +101,13 @@ static opi_layer sum_of(const brute *b, uint32_t stage) {
   return sum;
 }
 
+/* A play gives each of a rank's replicas an equal part of a micro-batch's rows. Rows are whole: a
+ * replica takes up to ceil(samples / replicas) of them, so many times as much. */
+static double most_of(const brute *b, uint32_t rank) {
+  const uint32_t n = b->shares[rank], rows = (b->samples + n - 1) / n;
+  return b->cuts_rows ? (double)rows * n / b->samples : 1;
+}
+
 /* Plays it with loads of the test's own. */
 static void play_plan(brute *b) {
   const uint32_t n = b->n_ranks, t = b->width;
@@ -132,15 +139,18 @@ static void play_plan(brute *b) {
     double factor = 0;
     for (uint32_t k = 0; rank != OPIPE_NONE && k < t; ++k)
       factor = fmax(factor, b->factor[b->cluster->class_of[b->order[rank * t + k]]]);
-    instances[i] = (opi_stage_load){
-        .forward_ns = sum.forward_ns * factor,
-        .input_ns = sum.input_ns * factor,
-        .weight_ns = sum.weight_ns * factor,
-        .send_bytes = stage + 1 == n ? 0 : (double)sum.cut_bytes,
-        .gradient_bytes = (double)sum.param_bytes / t,
-        .tensor_sums = t > 1 ? 2 * (b->ends[stage + 1] - b->ends[stage]) : 0,
-        .tensor_bytes =
-            t > 1 ? (double)sum.width_bytes / (2.0 * (b->ends[stage + 1] - b->ends[stage])) : 0};
+    const double most = most_of(b, stage); /* where rows are divided, stage s is of rank s */
+    factor *= most;
+    instances[i] =
+        (opi_stage_load){.forward_ns = sum.forward_ns * factor,
+                         .input_ns = sum.input_ns * factor,
+                         .weight_ns = sum.weight_ns * factor,
+                         .send_bytes = stage + 1 == n ? 0 : (double)sum.cut_bytes,
+                         .gradient_bytes = (double)sum.param_bytes / t,
+                         .tensor_sums = t > 1 ? 2 * (b->ends[stage + 1] - b->ends[stage]) : 0,
+                         .tensor_bytes = t > 1 ? most * (double)sum.width_bytes /
+                                                     (2.0 * (b->ends[stage + 1] - b->ends[stage]))
+                                               : 0};
     if (i % p->n_replicas == 0)
       stages[stage] = instances[i];
   }
@@ -165,7 +175,7 @@ static void play_plan(brute *b) {
 
 /* All devices in all orders. */
 static void each_order(brute *b, uint32_t at, uint32_t n, uint32_t taken) {
-  if (at == n) {
+  if (at == n || at == OPI_COUNT(b->order)) {
     play_plan(b);
     return;
   }
@@ -178,7 +188,7 @@ static void each_order(brute *b, uint32_t at, uint32_t n, uint32_t taken) {
 
 static void each_cut(brute *b, uint32_t stage, uint32_t used) {
   const uint32_t n = b->layers->n_layers;
-  if (stage + 1 == b->n_ranks) {
+  if (stage + 2 >= OPI_COUNT(b->ends) || stage + 1 == b->n_ranks) {
     b->ends[stage + 1] = n;
     each_order(b, 0, used * b->copies * b->width, 0);
     return;
@@ -189,7 +199,7 @@ static void each_cut(brute *b, uint32_t stage, uint32_t used) {
 }
 
 static void each_share(brute *b, uint32_t rank, uint32_t used) {
-  if (rank == b->n_ranks) {
+  if (rank == b->n_ranks || rank == OPI_COUNT(b->shares)) {
     b->cuts_rows = used > b->n_ranks;
     if (b->cuts_rows && b->copies > 1)
       return;

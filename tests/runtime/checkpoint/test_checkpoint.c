@@ -85,6 +85,26 @@ static void test_training_continues_bit_equal(void) {
   }
 }
 
+/* A checkpoint as sessions of one process have written it since there are hashes. */
+static void test_version_2_stays_readable(void) {
+  tw_place_set loaded, replay;
+  opi_checkpoint_info info = {.clock = {.n_steps = 0}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  adam(&loaded, 2, 1, 2);
+  adam(&replay, 2, 1, 2);
+  for (uint32_t step = 0; step < 3; ++step)
+    tw_step(&replay, step, 1);
+  OPI_ASSERT_OK(
+      opi_checkpoint_load(&loaded.memory.allocator, loaded.weights,
+                          opi_test_source("tests/runtime/checkpoint/version2"), &info, &err),
+      &err);
+  OPI_ASSERT(memcmp(info.position, position, sizeof position) == 0);
+  OPI_ASSERT_INT(info.clock.n_steps, 3);
+  expect_equal(&loaded, &replay);
+  tw_end(&loaded);
+  tw_end(&replay);
+}
+
 /* From two versions to one, and back: the newest counts. */
 static void test_another_number_of_versions(void) {
   tw_place_set two, one, again;
@@ -562,7 +582,7 @@ static void test_hostile_safetensors(void) {
 }
 
 OPI_TEST_MAIN("checkpoint", OPI_TEST(test_training_continues_bit_equal),
-              OPI_TEST(test_another_number_of_versions),
+              OPI_TEST(test_version_2_stays_readable), OPI_TEST(test_another_number_of_versions),
               OPI_TEST(test_what_does_not_fit_is_refused),
               OPI_TEST(test_every_wrong_bit_is_noticed), OPI_TEST(test_what_may_be_replaced),
               OPI_TEST(test_a_full_disk_leaves_the_old_one),
