@@ -160,7 +160,7 @@ class Job:
 
 
 class Checks:
-    """What was wrong; the exit status of a test."""
+    """Counts the failed checks; the exit status of a test."""
 
     def __init__(self):
         self.wrong = 0
