@@ -397,9 +397,9 @@ void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
 /* The ranks of this process, where the host names none. */
 opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
 /* Tells all processes whether this one is ready (`own`), its plan and its ranks, and returns the
- * answer of all. */
+ * answer of all. *out_threads: compute threads of other processes that have the same cores. */
 opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status own,
-                                 opipe_error *err);
+                                 uint32_t *out_threads, opipe_error *err);
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);

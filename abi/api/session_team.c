@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "abi/api/plan_team.h"
+#include "loader/base/cores.h"
 #include "partition/plan/kernels.h"
 
 enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
@@ -13,6 +14,8 @@ enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
 /* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
   uint64_t plan[2], kernels[2];
+  uint64_t mask;              /* of its cores */
+  uint32_t threads, reserved; /* compute threads of its ranks */
 } opening;
 
 /* ---- the board of one session ---- */
@@ -147,6 +150,8 @@ typedef struct comparison {
   const opi_session_object *session;
   opening first;    /* of process 0 */
   uint32_t *owners; /* [n_ranks] process, OPIPE_NONE: none so far */
+  uint64_t mask;    /* this process's */
+  uint32_t threads; /* of others with the same cores */
   opipe_error why;  /* the first difference */
 } comparison;
 
@@ -174,6 +179,8 @@ static opipe_status compare_part(comparison *c, uint32_t process, const void *da
   memcpy(&own, data, sizeof own);
   if (process == 0)
     c->first = own;
+  if (process != c->session->meeting.info.rank && own.mask == c->mask && c->mask != 0)
+    c->threads += own.threads;
   OPI_TRY(compare_hash(c->first.plan, own.plan, "plan", process, err));
   OPI_TRY(compare_hash(c->first.kernels, own.kernels, "kernels", process, err));
   for (uint32_t r = 0; r < n_ranks; ++r) {
@@ -200,15 +207,18 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
                                     opipe_error *err) {
   const opi_session_object *s = c->session;
   const opi_plan *plan = s->plan->plan;
-  opening mine = {.plan = {plan->hash[0], plan->hash[1]}};
+  opening mine = {.plan = {plan->hash[0], plan->hash[1]}, .mask = opi_cores_mask()};
   const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
   if (plan->predicted.kernels != NULL)
     memcpy(mine.kernels, plan->predicted.kernels->hash, sizeof mine.kernels);
-  memcpy(part, &mine, sizeof mine);
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     part[sizeof mine + r] = s->local[r] ? 1 : 0;
     c->owners[r] = OPIPE_NONE;
+    if (s->local[r])
+      mine.threads += s->devices[r].threads == 0 ? 1 : s->devices[r].threads;
   }
+  memcpy(part, &mine, sizeof mine);
+  c->mask = mine.mask;
   const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
                                     .name = "plan",
                                     .data = part,
@@ -230,7 +240,8 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
   return OPIPE_OK;
 }
 
-opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own, opipe_error *err) {
+opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own,
+                                 uint32_t *out_threads, opipe_error *err) {
   const opipe_allocator *allocator = &s->plan->model->context->allocator;
   comparison c = {.session = s, .why = OPIPE_ERROR_INIT};
   const uint64_t n_part = sizeof(opening) + s->n_ranks;
@@ -239,6 +250,7 @@ opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own, 
   const opipe_status status = part == NULL || c.owners == NULL
                                   ? opi_fail_nomem(err, n_part, "the ranks of a team")
                                   : gather_openings(&c, part, own, err);
+  *out_threads = c.threads;
   opi_free(allocator, part, n_part);
   opi_free(allocator, c.owners, s->n_ranks * sizeof *c.owners);
   return status;

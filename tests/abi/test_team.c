@@ -112,6 +112,8 @@ static void join(member *m, bool trains) {
   join_as(m, NULL, OPIPE_BIND_DEFAULTS | (trains ? OPIPE_BIND_TRAIN : 0u), 0);
 }
 
+static const opipe_device_choice one_thread = {.kind = "cpu", .threads = 1};
+
 static opipe_plan_params four_ranks(const member *m) {
   opipe_plan_params p = opipe_plan_params_init();
   p.n_stages = 4;
@@ -119,6 +121,8 @@ static opipe_plan_params four_ranks(const member *m) {
   p.transport = "shm";
   p.schedule = "1f1b";
   p.team = m->team;
+  p.devices = &one_thread;
+  p.n_devices = 1;
   return p;
 }
 
