@@ -283,6 +283,10 @@ int cli_join(cli_options *io_options, cli_session *s);
 int cli_part(cli_session *s, int status);
 /* Tells the others how this process has fared so far; where one has failed, all fail. */
 int cli_agree(const cli_session *s, const char *where, int status);
+/* Replaces each of n numbers by the largest of all processes. */
+int cli_worst(const cli_session *s, uint8_t *io_list, uint32_t n);
+/* Do ranks of this process read input `name`? */
+bool cli_needs(const cli_session *s, opipe_session *session, const char *name);
 /* Gives all processes the plan that process 0 has made, or its failure `made`. */
 int cli_share_plan(cli_session *s, int made);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */

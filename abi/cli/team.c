@@ -43,7 +43,6 @@ static int refuse(const cli_options *o, uint32_t size) {
     bool given;
   } alone[] = {{"reference", o->reference},
                {"trace", o->trace != NULL},
-               {"check", o->check != NULL},
                {"save-gradients", o->t.save_gradients != NULL}};
   for (size_t i = 0; i < sizeof alone / sizeof alone[0]; ++i) {
     if (alone[i].given) {
@@ -166,6 +165,40 @@ int cli_agree(const cli_session *s, const char *where, int status) {
   return s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE
              ? cli_report(where, &err)
              : status;
+}
+
+static opipe_status take_worst(void *ctx, uint32_t process, const void *data, uint64_t n) {
+  uint8_t *worst = ctx;
+  const uint8_t *own = data;
+  (void)process;
+  for (uint64_t i = 0; i < n; ++i)
+    worst[i] = own[i] > worst[i] ? own[i] : worst[i];
+  return OPIPE_OK;
+}
+
+int cli_worst(const cli_session *s, uint8_t *io_list, uint32_t n) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_gather_params all = opipe_gather_params_init();
+  uint8_t *own = s->team == NULL ? NULL : malloc(n + 1);
+  if (s->team == NULL)
+    return CLI_DONE;
+  if (own != NULL)
+    memcpy(own, io_list, n);
+  all.name = "verdicts";
+  all.data = own;
+  all.n_bytes = own == NULL ? 0 : n;
+  all.refused = own == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  all.reason = "out of memory";
+  all.part = take_worst;
+  all.part_ctx = io_list;
+  const opipe_status status = s->api->team_gather(s->team, &all, &err);
+  free(own);
+  return status < 0 ? cli_report("comparing outputs", &err) : CLI_DONE;
+}
+
+bool cli_needs(const cli_session *s, opipe_session *session, const char *name) {
+  uint32_t needed = 1;
+  return s->team == NULL || s->api->session_needs(session, name, &needed, NULL) < 0 || needed != 0;
 }
 
 int cli_share_plan(cli_session *s, int made) {

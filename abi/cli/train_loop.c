@@ -210,6 +210,19 @@ static int steps(train_loop *l) {
   return status == CLI_DONE ? drain(l) : status;
 }
 
+/* Gives up the memory of data that only other processes read. */
+static void leave_out(train_loop *l) {
+  for (uint32_t p = 0; p < l->n_places; ++p) {
+    for (uint32_t i = 0; i < l->run->data->n; ++i) {
+      cli_tensor *t = &l->places[p].tensors[i];
+      if (t->data == NULL || cli_needs(l->run->s, l->session, t->name))
+        continue;
+      free(t->data);
+      t->data = l->places[p].inputs[i].tensor.data = NULL;
+    }
+  }
+}
+
 int train_open_session(train_loop *l, uint32_t flags) {
   const train_run *run = l->run;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -220,9 +233,10 @@ int train_open_session(train_loop *l, uint32_t flags) {
                                        .local_ranks = run->s->here,
                                        .n_local_ranks = run->s->n_here,
                                        .team = run->s->team};
-  return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
-             ? cli_report("opening a session", &err)
-             : CLI_DONE;
+  if (run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0)
+    return cli_report("opening a session", &err);
+  leave_out(l);
+  return CLI_DONE;
 }
 
 /* Ends after a signal, between two steps. */
