@@ -453,8 +453,7 @@ int cli_run_folder(const cli_options *o) {
       status = cli_join(&own, &s);
     if (status == CLI_DONE)
       status = run_all(&own, &s, o->model, &sets);
-    if (s.api != NULL)
-      status = cli_part(&s, status);
+    status = cli_part(&s, status);
   }
   cli_close(&s);
   free(sets.items);

@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -125,14 +126,15 @@ def test_refusals():
 class Job:
     """Processes as a launcher starts them, without one."""
 
-    def __init__(self, n, *words, more=None):
+    def __init__(self, n, *words, more=None, before=None):
         jobs[0] += 1
         self.all = []
         for rank in range(n):
             env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + jobs[0]),
                        TORCHELASTIC_RUN_ID=f"test-{os.getpid()}")
             own = list(more[rank]) if more else []
-            self.all.append(subprocess.Popen([COMMAND, *words, *own], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            self.all.append(subprocess.Popen([COMMAND, *words, *own], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                             preexec_fn=before if rank == 0 else None))
 
     def until_it_trains(self):
         for line in self.all[0].stdout:
@@ -285,6 +287,21 @@ def test_a_death_is_named_everywhere():
                 continue
             named = f"process {victim} (pid {pid})" in err or f"rank {victim}" in err or f"ranks {victim}" in err
             check(status == 3 and named and seconds < 2 * SLOW, f"{victim} is killed, process {rank}: {status}, {seconds:.1f} s, {err}")
+
+
+def little_disk():
+    """Files of at most 40,000 bytes, as on a full disk: an error, not a signal."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+
+
+def test_a_failure_of_one_ends_all():
+    """Process 0 cannot save: the other one does not wait for its next step."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(2, *TRAIN, "--steps", "1000000", "--save", os.path.join(folder, "saved"), "--save-every", "4", before=little_disk)
+        for rank, (status, err, seconds) in enumerate(job.end()):
+            check(status == 3 and seconds < 10 * SLOW, f"full disk, process {rank}: {status}, {seconds:.1f} s, {err}")
+            check(rank == 0 or "process 0 (pid " in err or "rank 0" in err, f"full disk, process {rank}: {err}")
 
 
 def test_a_silence_is_named():
