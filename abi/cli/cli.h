@@ -85,6 +85,12 @@ typedef struct cli_launch_options {
   const char *logs;
 } cli_launch_options;
 
+/* Options of the processes of a team. */
+typedef struct cli_team_options {
+  const char *launcher, *place;
+  bool numbered[64]; /* the device's option says which of its kind */
+} cli_team_options;
+
 typedef struct cli_options {
   uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
@@ -96,11 +102,11 @@ typedef struct cli_options {
   /* plan, run, train; schedule too: numbers, costs, output */
   opipe_device_choice devices[64];
   char device_text[64][2048];
-  bool device_numbered[64]; /* or has a uuid: which of its kind */
   uint32_t n_devices;
   uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport, *launcher, *place;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
+  cli_team_options team;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;

@@ -285,7 +285,7 @@ static int find_rounding(const cli_options *o, const cli_session *s, const data_
   return CLI_DONE;
 }
 
-/* What the processes say of an output, the worst last. */
+/* Verdicts of the processes about an output, the worst last. */
 enum { ELSEWHERE = 0, PASSED = 1, FAILED = 2 };
 
 static void put_check(const char *name, const verdict *v, uint8_t said, bool by_element, bool first,

@@ -472,7 +472,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   for (uint32_t d = 0; d < n_devices; ++d) {
     if (devices[d].threads == 0 && (o->n_threads != 0 || s->team == NULL)) /* a team shares out */
       devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
-    if (s->team != NULL && o->n_devices != 0 && !o->device_numbered[d])
+    if (s->team != NULL && o->n_devices != 0 && !o->team.numbered[d])
       devices[d].index = OPIPE_NONE;
   }
   opipe_plan_params params = {

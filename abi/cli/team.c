@@ -128,10 +128,10 @@ int cli_join(cli_options *io_options, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_team_params params = opipe_team_params_init();
   opipe_team_info info = opipe_team_info_init();
-  params.launcher = io_options->launcher;
+  params.launcher = io_options->team.launcher;
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
-    return err.status == OPIPE_E_NOTFOUND && io_options->launcher != NULL ? CLI_USAGE : status;
+    return err.status == OPIPE_E_NOTFOUND && io_options->team.launcher != NULL ? CLI_USAGE : status;
   }
   if (s->api->team_info(s->team, &info, &err) < 0)
     return cli_report("joining the other processes", &err);
@@ -139,13 +139,13 @@ int cli_join(cli_options *io_options, cli_session *s) {
   if (info.size == 1) { /* alone */
     s->api->team_close(s->team);
     s->team = NULL;
-    return io_options->place == NULL
+    return io_options->team.place == NULL
                ? CLI_DONE
-               : cli_usage("--place %s: this is the only process", io_options->place);
+               : cli_usage("--place %s: this is the only process", io_options->team.place);
   }
   int status = CLI_DONE;
-  if (io_options->place != NULL)
-    status = read_places(s, io_options->place, info.size);
+  if (io_options->team.place != NULL)
+    status = read_places(s, io_options->team.place, info.size);
   take_defaults(io_options, s, info.size);
   if (status == CLI_DONE)
     status = refuse(io_options, info.size);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the mask of cores, and the limits of control groups of both versions. */
 #include "loader/base/cores.h"
 
 #include <sched.h>

@@ -368,7 +368,7 @@ static void one_refuses(void) {
   m.k.api->session_close(m.k.session);
   open_session(&m);
   MUST_OK(request(&m, BATCH), &m.k.err);
-  /* So is a refused shape, and the session goes on. */
+  /* A refused shape is, too, and the session goes on. */
   MUST(request(&m, 2 * BATCH) == OPIPE_E_LIMIT);
   MUST_SAY(&m.k.err, "process 1 (pid ");
   MUST_OK(request(&m, BATCH), &m.k.err);
