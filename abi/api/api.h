@@ -69,7 +69,7 @@ typedef struct opi_meeting {
   opi_team_object *team; /* a reference */
   opipe_board board;     /* the team's, with keys of this session */
   opi_teller teller;
-  char lane[64];         /* "session NAME #number": sessions with the same one meet */
+  char lane[64]; /* "session NAME #number": sessions with the same one meet */
   opipe_team_info info;
 } opi_meeting;
 
@@ -400,6 +400,10 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
 /* session_team.c */
 opipe_status opi_meeting_begin(opi_session_object *session, const opipe_session_params *params,
                                opipe_error *err);
+/* Takes the team and a lane of its own: the number of those of this text on the team counts.
+ * caller: in messages. */
+opipe_status opi_meeting_join(opi_meeting *meeting, opipe_team *team, const char *text,
+                              const char *caller, opipe_error *err);
 /* Waits until all processes close the session, whose ranks work on meanwhile, or one is gone. A
  * session that has failed does not wait. */
 void opi_meeting_part(opi_session_object *session);
@@ -407,9 +411,9 @@ void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
 /* The ranks of this process, where the host names none. */
 opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
 /* Tells all processes whether this one is ready (`own`), its plan and its ranks, and returns the
- * answer of all. */
+ * answer of all. *out_threads: compute threads of other processes that have the same cores. */
 opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status own,
-                                 opipe_error *err);
+                                 uint32_t *out_threads, opipe_error *err);
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: allocator, logger, plugins, budgets, the constant folder. */
 #define _GNU_SOURCE 1
-#include <sched.h>
 #include <string.h>
 
 #include "abi/api/api.h"
 #include "abi/api/plugins.h"
+#include "loader/base/cores.h"
 #include "loader/base/fp.h"
 
 /* ---- the host's services, called in the host's own floating-point environment ---- */
@@ -30,14 +30,6 @@ void opi_host_call(void (*call)(void *ctx), void *ctx) {
   opi_fp_border *lent = opi_fp_lend();
   call(ctx);
   opi_fp_take(lent);
-}
-
-static uint32_t allowed_cores(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0)
-    return 1;
-  const int n = CPU_COUNT(&set);
-  return n < 1 ? 1 : (uint32_t)n;
 }
 
 opipe_status opi_context_evaluator(opi_context_object *context, const opi_evaluator **out_evaluator,
@@ -132,7 +124,7 @@ static opipe_status make_context(const opipe_context_params *own, opi_context_ob
   c->host_log = own->log;
   c->logger = (opi_logger){
       .ctx = c, .log = own->log == NULL ? opi_log_to_stderr : host_log, .level = own->log_level};
-  c->cores = own->cores == 0 ? allowed_cores() : own->cores;
+  c->cores = own->cores == 0 ? opi_cores("") : own->cores;
   if (pthread_mutex_init(&c->lock, NULL) != 0) {
     opi_free(&first, c, sizeof(*c));
     return opi_fail_nomem(err, sizeof(pthread_mutex_t), "a lock");

@@ -283,13 +283,8 @@ opipe_status opi_links_measure(opi_context_object *context, opipe_team *team, co
     return opi_fail_nomem(err, sizeof *l, "a measurement");
   l->context = context;
   opi_arena arena;
-  opi_entry in;
   opi_arena_init(&arena, allocator, 0);
-  opipe_status status = opi_handle_enter(team, OPI_HANDLE_TEAM, "cluster_of_machine", &in, err);
-  if (status == OPIPE_OK) {
-    opi_handle_leave(&in);
-    status = opi_meeting_begin(&l->meeting, team, err);
-  }
+  opipe_status status = opi_meeting_join(&l->meeting, team, "links", "cluster_of_machine", err);
   const uint32_t size = status == OPIPE_OK ? l->meeting.info.size : 0;
   if (size > 1) {
     l->out = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
@@ -304,8 +299,7 @@ opipe_status opi_links_measure(opi_context_object *context, opipe_team *team, co
     if (room)
       close_links(l);
   }
-  if (size != 0)
-    opi_meeting_end(&l->meeting);
+  opi_meeting_end(&l->meeting);
   opi_arena_release(&arena);
   opi_free(allocator, l, sizeof *l);
   return status;

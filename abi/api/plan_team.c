@@ -11,12 +11,13 @@
 #include <string.h>
 
 #include "abi/api/plan_team.h"
-#include "partition/plan/rules.h"
+#include "loader/base/cores.h"
 
 /* A process's part; then its params as text [n_text], and told devices. */
 typedef struct part_head {
   uint64_t fingerprint[2], file_bytes, external_bytes;
-  uint32_t n_text, n_told;
+  uint64_t mask; /* of its cores */
+  uint32_t cores, n_text, n_told, reserved;
 } part_head;
 
 /* A device of the list as a process sees it; then its kind, options and reason, each terminated. */
@@ -43,6 +44,7 @@ typedef struct joint {
   const char *text; /* of process 0 */
   part_head first;  /* the same */
   told **devices;   /* [size][n_devices] process 0's: what each has told */
+  part_head *heads; /* [size] the same */
   uint32_t n_devices;
   opipe_error why; /* the first difference, which all find */
   opipe_error own; /* why this process cannot go on, which the others do not know */
@@ -128,6 +130,8 @@ static opipe_status make_part(const joint *j, opi_text *out, opipe_error *err) {
   const opi_model *file = j->model->file;
   part_head head = {.file_bytes = file->file_bytes,
                     .external_bytes = file->external_bytes,
+                    .mask = opi_cores_mask(),
+                    .cores = j->model->context->cores,
                     .n_told = j->n_devices};
   opi_text text;
   opi_text_init(&text, allocator);
@@ -159,8 +163,9 @@ static const char *take_text(const uint8_t **io_at, const uint8_t *end, uint32_t
   return text;
 }
 
-static opipe_status take_told(joint *j, uint32_t process, const uint8_t *at, const uint8_t *end,
-                              uint32_t n, opipe_error *err) {
+static opipe_status take_told(joint *j, uint32_t process, const part_head *whole, const uint8_t *at,
+                              const uint8_t *end, opipe_error *err) {
+  const uint32_t n = whole->n_told;
   told *list = OPI_ARENA_ARRAY(&j->arena, told, n);
   if (list == NULL)
     return opi_fail_nomem(err, n * sizeof *list, "devices");
@@ -188,6 +193,7 @@ static opipe_status take_told(joint *j, uint32_t process, const uint8_t *at, con
     list[e].info.struct_size = (uint32_t)sizeof list[e].info;
   }
   j->devices[process] = list;
+  j->heads[process] = *whole;
   return OPIPE_OK;
 }
 
@@ -239,7 +245,7 @@ static opipe_status compare_part(joint *j, uint32_t process, const uint8_t *data
   }
   OPI_TRY(compare_text(j->text, text, process, err));
   if (j->info.rank == 0)
-    (void)take_told(j, process, at, data + n, own.n_told, &j->own);
+    (void)take_told(j, process, &own, at, data + n, &j->own);
   return OPIPE_OK;
 }
 
@@ -268,6 +274,23 @@ static opipe_status gather(const joint *j, opipe_gather_params *call, opipe_stat
   return opi_team_gather(j->team->team, call, err);
 }
 
+static uint32_t process_of(const joint *j, uint32_t rank, uint32_t n_ranks) {
+  const opipe_plan_params *p = j->params;
+  return p->n_places == 0 ? rank / (n_ranks / j->info.size) : p->places[rank];
+}
+
+/* Compute threads of a rank whose device says nothing: processes with the same cores share them
+ * out between their ranks. */
+static uint32_t share_of_cores(const joint *j, uint32_t process, uint32_t n_ranks) {
+  const part_head *own = &j->heads[process];
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < n_ranks; ++r) {
+    const uint32_t other = process_of(j, r, n_ranks);
+    n += other == process || (own->mask != 0 && j->heads[other].mask == own->mask) ? 1 : 0;
+  }
+  return n == 0 || own->cores / n == 0 ? 1 : own->cores / n;
+}
+
 /* A device of a rank, as its own process told. */
 static opipe_status find_told(const void *ctx, uint32_t rank, uint32_t n_ranks, uint32_t entry,
                               opipe_device_choice *out_choice, opipe_device_info *out_info,
@@ -275,7 +298,7 @@ static opipe_status find_told(const void *ctx, uint32_t rank, uint32_t n_ranks, 
   const joint *j = ctx;
   const opipe_plan_params *p = j->params;
   OPI_TRY(opi_places_check(p->places, p->n_places, n_ranks, j->info.size, err));
-  const uint32_t process = p->n_places == 0 ? rank / (n_ranks / j->info.size) : p->places[rank];
+  const uint32_t process = process_of(j, rank, n_ranks);
   const told *device = &j->devices[process][entry];
   if (device->status < 0) {
     return opi_fail(err, device->status, "rank %u of process %u: %s", rank, process,
@@ -283,6 +306,8 @@ static opipe_status find_told(const void *ctx, uint32_t rank, uint32_t n_ranks, 
   }
   *out_choice = device->choice;
   *out_info = device->info;
+  if (out_choice->threads == 0 && out_info->max_threads != 0)
+    out_choice->threads = share_of_cores(j, process, n_ranks);
   return OPIPE_OK;
 }
 
@@ -359,7 +384,8 @@ static opipe_status make_together(joint *j, const opi_applied *as, opi_plan_obje
   bool all = false;
   j->n_devices = described ? 0 : p->n_devices == 0 ? 1 : p->n_devices;
   j->devices = OPI_ARENA_ARRAY(&j->arena, told *, j->info.size);
-  if (j->devices == NULL)
+  j->heads = OPI_ARENA_ARRAY(&j->arena, part_head, j->info.size);
+  if (j->devices == NULL || j->heads == NULL)
     status = opi_fail_nomem(err, j->info.size * sizeof *j->devices, "devices");
   status = tell_devices(j, status, &all, err);
   if (status < 0 && all)

@@ -95,25 +95,26 @@ static void add_list(const char *name, const uint32_t *list, uint32_t n, opi_tex
   opi_text_printf(out, "%s\n", n == 0 ? " not given" : "");
 }
 
-static void add_training(const opipe_train_options *train, opi_text *out) {
-  for (size_t i = 0; i < OPI_COUNT(train_words); ++i)
-    add_word(&train_words[i], train, out);
-  for (uint32_t i = 0; i < train->n_globs; ++i) {
+static void add_words(const word *words, size_t n, const void *of, opi_text *out) {
+  for (size_t i = 0; of != NULL && i < n; ++i)
+    add_word(&words[i], of, out);
+}
+
+static void add_globs(const opipe_train_options *of, opi_text *out) {
+  for (uint32_t i = 0; of != NULL && i < of->n_globs; ++i) {
     opipe_train_glob glob;
-    opi_array_get(train->globs, train->globs_stride, i, &glob, sizeof glob);
+    opi_array_get(of->globs, of->globs_stride, i, &glob, sizeof glob);
     opi_text_printf(out, "%s '%s'\n", glob.trainable != 0 ? "trainable" : "frozen", glob.pattern);
   }
-  for (uint32_t i = 0; i < train->n_no_decay; ++i)
-    opi_text_printf(out, "no decay of '%s'\n", train->no_decay[i]);
+  for (uint32_t i = 0; of != NULL && i < of->n_no_decay; ++i)
+    opi_text_printf(out, "no decay of '%s'\n", of->no_decay[i]);
 }
 
 void opi_plan_params_write(const opipe_plan_params *params, opi_text *out) {
-  for (size_t i = 0; i < OPI_COUNT(plan_words); ++i)
-    add_word(&plan_words[i], params, out);
+  add_words(plan_words, OPI_COUNT(plan_words), params, out);
   add_list("replicas of stages", params->stage_replicas, params->n_stage_replicas, out);
   add_list("places", params->places, params->n_places, out);
-  opi_text_printf(out, "training: %s\n", params->train == NULL ? "no" : "yes");
-  if (params->train != NULL)
-    add_training(params->train, out);
+  add_words(train_words, OPI_COUNT(train_words), params->train, out);
+  add_globs(params->train, out);
   opi_text_add(out, "", 1); /* terminates it */
 }

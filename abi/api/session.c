@@ -201,7 +201,7 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   }
   opipe_status status = prepare(context, s, params, &env, id, err);
   if (meets)
-    status = opi_meeting_compare(s, status, err);
+    status = opi_meeting_compare(s, status, &env.threads_elsewhere, err);
   if (status < 0)
     return status;
   report_kernels(context, s);

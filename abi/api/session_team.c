@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "abi/api/plan_team.h"
+#include "loader/base/cores.h"
 #include "partition/plan/kernels.h"
 
 enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
@@ -16,6 +17,8 @@ enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
 /* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
   uint64_t plan[2], kernels[2];
+  uint64_t mask;              /* of its cores */
+  uint32_t threads, reserved; /* compute threads of its ranks */
 } opening;
 
 /* ---- the board of one session ---- */
@@ -69,21 +72,11 @@ static opipe_status number_of(opi_team_object *team, const char *text, uint32_t 
   return name != NULL ? OPIPE_OK : opi_fail_nomem(err, sizeof *name, "the name of a session");
 }
 
-opipe_status opi_meeting_begin(opi_session_object *s, const opipe_session_params *params,
-                               opipe_error *err) {
-  opi_meeting *m = &s->meeting;
-  const uint64_t *print = s->plan->plan->decided.fingerprint;
-  char text[NAME_MOST + 1];
+opipe_status opi_meeting_join(opi_meeting *m, opipe_team *team, const char *text,
+                              const char *caller, opipe_error *err) {
   uint32_t number = 0;
   opi_entry in;
-  if (params->name != NULL && (params->name[0] == '\0' || strlen(params->name) > NAME_MOST)) {
-    return opi_fail(err, OPIPE_E_INVALID, "session_open: a name of %zu bytes, 1 to %d are allowed",
-                    strlen(params->name), NAME_MOST);
-  }
-  (void)snprintf(text, sizeof text, "%s", params->name == NULL ? "" : params->name);
-  if (params->name == NULL)
-    (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, print[0], print[1]);
-  OPI_TRY(opi_handle_enter(params->team, OPI_HANDLE_TEAM, "session_open", &in, err));
+  OPI_TRY(opi_handle_enter(team, OPI_HANDLE_TEAM, caller, &in, err));
   m->team = in.object;
   opi_ref(&m->team->refs);
   opi_handle_leave(&in);
@@ -92,6 +85,20 @@ opipe_status opi_meeting_begin(opi_session_object *s, const opipe_session_params
   m->board = (opipe_board){(uint32_t)sizeof m->board, 0, m, post, look};
   opi_team_info(m->team->team, &m->info);
   return OPIPE_OK;
+}
+
+opipe_status opi_meeting_begin(opi_session_object *s, const opipe_session_params *params,
+                               opipe_error *err) {
+  const uint64_t *print = s->plan->plan->decided.fingerprint;
+  char text[NAME_MOST + 1];
+  if (params->name != NULL && (params->name[0] == '\0' || strlen(params->name) > NAME_MOST)) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: a name of %zu bytes, 1 to %d are allowed",
+                    strlen(params->name), NAME_MOST);
+  }
+  (void)snprintf(text, sizeof text, "%s", params->name == NULL ? "" : params->name);
+  if (params->name == NULL)
+    (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, print[0], print[1]);
+  return opi_meeting_join(&s->meeting, params->team, text, "session_open", err);
 }
 
 void opi_meeting_part(opi_session_object *s) {
@@ -169,6 +176,8 @@ typedef struct comparison {
   const opi_session_object *session;
   opening first;    /* of process 0 */
   uint32_t *owners; /* [n_ranks] process, OPIPE_NONE: none so far */
+  uint64_t mask;    /* this process's */
+  uint32_t threads; /* of others with the same cores */
   opipe_error why;  /* the first difference */
 } comparison;
 
@@ -196,6 +205,8 @@ static opipe_status compare_part(comparison *c, uint32_t process, const void *da
   memcpy(&own, data, sizeof own);
   if (process == 0)
     c->first = own;
+  if (process != c->session->meeting.info.rank && own.mask == c->mask && c->mask != 0)
+    c->threads += own.threads;
   OPI_TRY(compare_hash(c->first.plan, own.plan, "plan", process, err));
   OPI_TRY(compare_hash(c->first.kernels, own.kernels, "kernels", process, err));
   for (uint32_t r = 0; r < n_ranks; ++r) {
@@ -222,15 +233,18 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
                                     opipe_error *err) {
   const opi_session_object *s = c->session;
   const opi_plan *plan = s->plan->plan;
-  opening mine = {.plan = {plan->hash[0], plan->hash[1]}};
+  opening mine = {.plan = {plan->hash[0], plan->hash[1]}, .mask = opi_cores_mask()};
   const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
   if (plan->predicted.kernels != NULL)
     memcpy(mine.kernels, plan->predicted.kernels->hash, sizeof mine.kernels);
-  memcpy(part, &mine, sizeof mine);
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     part[sizeof mine + r] = s->local[r] ? 1 : 0;
     c->owners[r] = OPIPE_NONE;
+    if (s->local[r])
+      mine.threads += s->devices[r].threads == 0 ? 1 : s->devices[r].threads;
   }
+  memcpy(part, &mine, sizeof mine);
+  c->mask = mine.mask;
   const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
                                     .name = "plan",
                                     .data = part,
@@ -252,7 +266,8 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
   return OPIPE_OK;
 }
 
-opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own, opipe_error *err) {
+opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own,
+                                 uint32_t *out_threads, opipe_error *err) {
   const opipe_allocator *allocator = &s->plan->model->context->allocator;
   comparison c = {.session = s, .why = OPIPE_ERROR_INIT};
   const uint64_t n_part = sizeof(opening) + s->n_ranks;
@@ -261,6 +276,7 @@ opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own, 
   const opipe_status status = part == NULL || c.owners == NULL
                                   ? opi_fail_nomem(err, n_part, "the ranks of a team")
                                   : gather_openings(&c, part, own, err);
+  *out_threads = c.threads;
   opi_free(allocator, part, n_part);
   opi_free(allocator, c.owners, s->n_ranks * sizeof *c.owners);
   return status;

@@ -85,6 +85,13 @@ typedef struct cli_launch_options {
   const char *logs;
 } cli_launch_options;
 
+/* Options of the processes of a team. */
+typedef struct cli_team_options {
+  const char *launcher, *place;
+  double silence_s;  /* < 0: not given */
+  bool numbered[64]; /* the device's option says which of its kind */
+} cli_team_options;
+
 typedef struct cli_options {
   uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
@@ -96,17 +103,17 @@ typedef struct cli_options {
   /* plan, run, train; schedule too: numbers, costs, output */
   opipe_device_choice devices[64];
   char device_text[64][2048];
-  bool device_numbered[64]; /* or has a uuid: which of its kind */
   uint32_t n_devices;
   uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport, *launcher, *place;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
+  cli_team_options team;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
-  double dropout_ratio, silence_s; /* silence_s < 0: not given */
-  uint32_t noise;                  /* OPIPE_BIND_NOISE */
+  double dropout_ratio;
+  uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: does not print why a plan cannot be made */
@@ -286,6 +293,10 @@ bool cli_team_any(const cli_session *s, bool own);
 int cli_part(cli_session *s, int status);
 /* Tells the others how this process has fared so far; where one has failed, all fail. */
 int cli_agree(const cli_session *s, const char *where, int status);
+/* Replaces each of n numbers by the largest of all processes. */
+int cli_worst(const cli_session *s, uint8_t *io_list, uint32_t n);
+/* Do ranks of this process read input `name`? */
+bool cli_needs(const cli_session *s, opipe_session *session, const char *name);
 /* Gives all processes the plan that process 0 has made, or its failure `made`. */
 int cli_share_plan(cli_session *s, int made);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */

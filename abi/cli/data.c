@@ -260,7 +260,7 @@ static void put_row(const cli_array *a, cli_tensor *out, uint64_t from, uint64_t
 void cli_data_batch(const cli_data *data, const uint64_t *rows, uint32_t batch, cli_tensor *out) {
   for (uint32_t i = 0; i < data->n; ++i) {
     const cli_array *a = &data->arrays[i];
-    if (a->row_bytes == 0)
+    if (a->row_bytes == 0 || out[i].data == NULL)
       continue;
     if (a->is_whole)
       put_row(a, &out[i], 0, 0);

@@ -64,6 +64,7 @@ void cli_data_rows(const cli_data *data, uint64_t k, uint32_t batch, bool shuffl
                    uint64_t *order, uint64_t *io_epoch, uint64_t *out_rows);
 /* Copies those rows of every array into tensors [data->n] (allocated once, by _batch_form). */
 bool cli_data_batch_form(const cli_data *data, uint32_t batch, cli_tensor *out);
+/* Arrays whose tensor has no memory are not read. */
 void cli_data_batch(const cli_data *data, const uint64_t *rows, uint32_t batch, cli_tensor *out);
 
 #endif /* CLI_DATA_H */

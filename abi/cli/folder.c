@@ -252,13 +252,24 @@ static verdict check_elements(const cli_options *o, const cli_tensor *have, cons
   return (verdict){misses == 0, (double)misses, 0};
 }
 
-/* The result's tensor by name, else by the file's number; NULL: none. */
-static const cli_tensor *output_of(const cli_result *result, const char *name, uint32_t number) {
+static const cli_tensor *output_called(const cli_result *result, const char *name) {
   for (uint32_t r = 0; r < result->n_outputs; ++r) {
     if (strcmp(result->outputs[r].name, name) == 0)
       return &result->outputs[r];
   }
-  return number < result->n_outputs ? &result->outputs[number] : NULL;
+  return NULL;
+}
+
+/* The result's tensor by name, else by the file's number, which counts the model's outputs; NULL:
+ * none. */
+static const cli_tensor *output_of(const cli_session *s, const cli_result *result, const char *name,
+                                   uint32_t number) {
+  opipe_tensor_info info = opipe_tensor_info_init();
+  const cli_tensor *named = output_called(result, name);
+  if (named != NULL)
+    return named;
+  return s->api->model_output(s->bound, number, &info, NULL) < 0 ? NULL
+                                                                 : output_called(result, info.name);
 }
 
 /* If an output exceeds its tolerance, finds how much rounding to few bits may add. */
@@ -267,48 +278,69 @@ static int find_rounding(const cli_options *o, const cli_session *s, const data_
   if (strcmp(o->check, "element") == 0)
     return CLI_DONE;
   for (uint32_t i = 0; i < d->n_outputs; ++i) {
-    const cli_tensor *have = output_of(result, d->outputs[i].name, d->output_numbers[i]);
+    const cli_tensor *have = output_of(s, result, d->outputs[i].name, d->output_numbers[i]);
     if (have != NULL && !check_max(o, have, &d->outputs[i], tolerance, NULL, NULL).ok)
       return cli_find_rounding(o, s, d->inputs, d->n_inputs, result, out);
   }
   return CLI_DONE;
 }
 
-static int check_outputs(const cli_options *o, const char *name, const data_set *d,
-                         const cli_result *result, double tolerance, const cli_rounding *rounding,
-                         const cli_json *json) {
-  FILE *says = json->file == NULL ? stdout : stderr;
+/* Verdicts of the processes about an output, the worst last. */
+enum { ELSEWHERE = 0, PASSED = 1, FAILED = 2 };
+
+static void put_check(const char *name, const verdict *v, uint8_t said, bool by_element, bool first,
+                      FILE *json) {
+  (void)fputs(first ? "{\"output\": " : ", {\"output\": ", json);
+  cli_json_text(json, name);
+  (void)fprintf(json, ", \"passed\": %s", said == PASSED ? "true" : "false");
+  if (v->allowed >= 0) {
+    (void)fprintf(json, ", \"%s\": ", by_element ? "misses" : "difference");
+    cli_json_number(json, v->largest);
+    (void)fputs(", \"allowed\": ", json);
+    cli_json_number(json, v->allowed);
+  }
+  (void)fputs("}", json);
+}
+
+/* Each process compares the outputs that it has; process 0 prints the verdicts of all. */
+static int check_outputs(const cli_options *o, const cli_session *s, const char *name,
+                         const data_set *d, const cli_result *result, double tolerance,
+                         const cli_rounding *rounding, const cli_json *json) {
+  FILE *says = json->file == NULL && s->team_rank == 0 ? stdout : stderr;
   const bool by_element = strcmp(o->check, "element") == 0;
+  verdict *verdicts = calloc((size_t)d->n_outputs + 1, sizeof *verdicts);
+  uint8_t *said = calloc((size_t)d->n_outputs + 1, sizeof *said);
   bool ok = true;
+  int status = verdicts == NULL || said == NULL ? cli_fail("out of memory") : CLI_DONE;
+  for (uint32_t i = 0; i < d->n_outputs && status == CLI_DONE; ++i) {
+    const cli_tensor *want = &d->outputs[i];
+    const cli_tensor *have = output_of(s, result, want->name, d->output_numbers[i]);
+    verdicts[i] = (verdict){.ok = false, .allowed = s->team == NULL ? 0 : -1};
+    if (have == NULL)
+      continue;
+    verdicts[i] =
+        by_element ? check_elements(o, have, want, says)
+                   : check_max(o, have, want, tolerance, &rounding[have - result->outputs], says);
+    said[i] = verdicts[i].ok ? PASSED : FAILED;
+  }
+  if (status == CLI_DONE)
+    status = cli_worst(s, said, d->n_outputs);
   if (json->file != NULL)
     (void)fputs(", \"check\": [", json->file);
-  for (uint32_t i = 0; i < d->n_outputs; ++i) {
-    const cli_tensor *want = &d->outputs[i];
-    const cli_tensor *have = output_of(result, want->name, d->output_numbers[i]);
-    verdict v = {.ok = false};
-    if (have == NULL)
-      (void)fprintf(says, "  the model has no output '%s'\n", want->name);
-    else if (by_element)
-      v = check_elements(o, have, want, says);
-    else
-      v = check_max(o, have, want, tolerance, &rounding[have - result->outputs], says);
-    ok = ok && v.ok;
-    if (json->file == NULL)
-      continue;
-    (void)fputs(i == 0 ? "{\"output\": " : ", {\"output\": ", json->file);
-    cli_json_text(json->file, want->name);
-    (void)fprintf(json->file, ", \"passed\": %s, \"%s\": ", v.ok ? "true" : "false",
-                  by_element ? "misses" : "difference");
-    cli_json_number(json->file, v.largest);
-    (void)fputs(", \"allowed\": ", json->file);
-    cli_json_number(json->file, v.allowed);
-    (void)fputs("}", json->file);
+  for (uint32_t i = 0; i < d->n_outputs && status == CLI_DONE; ++i) {
+    if (said[i] == ELSEWHERE)
+      (void)fprintf(says, "  the model has no output '%s'\n", d->outputs[i].name);
+    ok = ok && said[i] == PASSED;
+    if (json->file != NULL)
+      put_check(d->outputs[i].name, &verdicts[i], said[i], by_element, i == 0, json->file);
   }
   if (json->file != NULL)
     (void)fprintf(json->file, "], \"passed\": %s", ok ? "true" : "false");
-  else
+  else if (status == CLI_DONE)
     (void)printf("%s: %s\n", name, ok ? "passed" : "FAILED");
-  return ok ? CLI_DONE : CLI_CHECK_FAILED;
+  free(verdicts);
+  free(said);
+  return status != CLI_DONE ? status : ok ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
 /* ---- running ---- */
@@ -332,10 +364,11 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
   if (o->check != NULL && (status == CLI_DONE || status == CLI_CHECK_FAILED) &&
       result.outputs != NULL) {
     cli_rounding *rounding = calloc((size_t)result.n_outputs + 1, sizeof(*rounding));
-    int checked = rounding == NULL ? cli_fail("out of memory")
-                                   : find_rounding(o, s, d, &result, tolerance, rounding);
+    int checked = rounding == NULL  ? cli_fail("out of memory")
+                  : s->team != NULL ? CLI_DONE /* no process has the whole model to measure it */
+                                    : find_rounding(o, s, d, &result, tolerance, rounding);
     if (checked == CLI_DONE)
-      checked = check_outputs(o, name, d, &result, tolerance, rounding, json);
+      checked = check_outputs(o, s, name, d, &result, tolerance, rounding, json);
     free(rounding);
     if (status == CLI_DONE)
       status = checked;

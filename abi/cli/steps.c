@@ -2,19 +2,17 @@
 /* Steps shared by commands: open, bind, plan. */
 #include <errno.h>
 #include <jansson.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "loader/base/cores.h"
 #include "progress.h"
 
 enum { PINS_MOST = 64 };
 
 uint32_t cli_cores(void) {
-  cpu_set_t set;
-  const int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return n < 1 ? 1 : (uint32_t)n;
+  return opi_cores("");
 }
 
 bool cli_is_terminal(void) {
@@ -472,9 +470,9 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   const uint32_t times = o->n_ranks != 0 || copies.replicas == 0 ? 1 : copies.replicas;
   const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks * times);
   for (uint32_t d = 0; d < n_devices; ++d) {
-    if (devices[d].threads == 0)
+    if (devices[d].threads == 0 && (o->n_threads != 0 || s->team == NULL)) /* a team shares out */
       devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
-    if (s->team != NULL && o->n_devices != 0 && !o->device_numbered[d])
+    if (s->team != NULL && o->n_devices != 0 && !o->team.numbered[d])
       devices[d].index = OPIPE_NONE;
   }
   opipe_plan_params params = {

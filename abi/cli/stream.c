@@ -250,6 +250,10 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
   cli_progress_end();
   if (status == CLI_DONE) {
     st.n_inputs = name_inputs(s, inputs, n_inputs, st.inputs);
+    for (uint32_t i = 0; i < st.n_inputs; ++i) {
+      if (!cli_needs(s, st.session, st.inputs[i].name))
+        st.inputs[i].tensor.data = NULL;
+    }
     uint32_t n = how->n;
     st.start_s = cli_now();
     status = run_interruptible(&st, &n, out);

@@ -43,7 +43,6 @@ static int refuse(const cli_options *o, uint32_t size) {
     bool given;
   } alone[] = {{"reference", o->reference},
                {"trace", o->trace != NULL},
-               {"check", o->check != NULL},
                {"save-gradients", o->t.save_gradients != NULL}};
   for (size_t i = 0; i < sizeof alone / sizeof alone[0]; ++i) {
     if (alone[i].given) {
@@ -129,15 +128,16 @@ int cli_join(cli_options *io_options, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_team_params params = opipe_team_params_init();
   opipe_team_info info = opipe_team_info_init();
-  params.launcher = io_options->launcher;
-  if (io_options->silence_s != -1 &&
-      !(io_options->silence_s >= 0.1 && io_options->silence_s <= 1e6))
-    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed", io_options->silence_s);
-  if (io_options->silence_s != -1)
-    params.silence_ns = (uint64_t)(io_options->silence_s * 1e9);
+  params.launcher = io_options->team.launcher;
+  if (io_options->team.silence_s != -1 &&
+      !(io_options->team.silence_s >= 0.1 && io_options->team.silence_s <= 1e6))
+    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed",
+                     io_options->team.silence_s);
+  if (io_options->team.silence_s != -1)
+    params.silence_ns = (uint64_t)(io_options->team.silence_s * 1e9);
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
-    return err.status == OPIPE_E_NOTFOUND && io_options->launcher != NULL ? CLI_USAGE : status;
+    return err.status == OPIPE_E_NOTFOUND && io_options->team.launcher != NULL ? CLI_USAGE : status;
   }
   if (s->api->team_info(s->team, &info, &err) < 0)
     return cli_report("joining the other processes", &err);
@@ -145,13 +145,13 @@ int cli_join(cli_options *io_options, cli_session *s) {
   if (info.size == 1) { /* alone */
     s->api->team_close(s->team);
     s->team = NULL;
-    return io_options->place == NULL
+    return io_options->team.place == NULL
                ? CLI_DONE
-               : cli_usage("--place %s: this is the only process", io_options->place);
+               : cli_usage("--place %s: this is the only process", io_options->team.place);
   }
   int status = CLI_DONE;
-  if (io_options->place != NULL)
-    status = read_places(s, io_options->place, info.size);
+  if (io_options->team.place != NULL)
+    status = read_places(s, io_options->team.place, info.size);
   take_defaults(io_options, s, info.size);
   if (status == CLI_DONE)
     status = refuse(io_options, info.size);
@@ -172,6 +172,40 @@ int cli_agree(const cli_session *s, const char *where, int status) {
   return s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE
              ? cli_report(where, &err)
              : status;
+}
+
+static opipe_status take_worst(void *ctx, uint32_t process, const void *data, uint64_t n) {
+  uint8_t *worst = ctx;
+  const uint8_t *own = data;
+  (void)process;
+  for (uint64_t i = 0; i < n; ++i)
+    worst[i] = own[i] > worst[i] ? own[i] : worst[i];
+  return OPIPE_OK;
+}
+
+int cli_worst(const cli_session *s, uint8_t *io_list, uint32_t n) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_gather_params all = opipe_gather_params_init();
+  uint8_t *own = s->team == NULL ? NULL : malloc(n + 1);
+  if (s->team == NULL)
+    return CLI_DONE;
+  if (own != NULL)
+    memcpy(own, io_list, n);
+  all.name = "verdicts";
+  all.data = own;
+  all.n_bytes = own == NULL ? 0 : n;
+  all.refused = own == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  all.reason = "out of memory";
+  all.part = take_worst;
+  all.part_ctx = io_list;
+  const opipe_status status = s->api->team_gather(s->team, &all, &err);
+  free(own);
+  return status < 0 ? cli_report("comparing outputs", &err) : CLI_DONE;
+}
+
+bool cli_needs(const cli_session *s, opipe_session *session, const char *name) {
+  uint32_t needed = 1;
+  return s->team == NULL || s->api->session_needs(session, name, &needed, NULL) < 0 || needed != 0;
 }
 
 int cli_share_plan(cli_session *s, int made) {

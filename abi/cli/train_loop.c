@@ -241,6 +241,21 @@ static int steps(train_loop *l) {
   return status == CLI_DONE ? drain(l) : status;
 }
 
+/* Gives up the memory of data that only other processes read. */
+static void leave_out(train_loop *l) {
+  if (l->run->s->team_rank == 0)
+    return;
+  for (uint32_t p = 0; p < l->n_places; ++p) {
+    for (uint32_t i = 0; i < l->run->data->n; ++i) {
+      cli_tensor *t = &l->places[p].tensors[i];
+      if (t->data == NULL || cli_needs(l->run->s, l->session, t->name))
+        continue;
+      free(t->data);
+      t->data = l->places[p].inputs[i].tensor.data = NULL;
+    }
+  }
+}
+
 int train_open_session(train_loop *l, uint32_t flags) {
   const train_run *run = l->run;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -248,12 +263,13 @@ int train_open_session(train_loop *l, uint32_t flags) {
                                        .flags = flags,
                                        .max_in_flight = l->n_places,
                                        .spin_us = UINT32_MAX,
-                                       .local_ranks = l->alone ? NULL : run->s->here,
-                                       .n_local_ranks = l->alone ? 0 : run->s->n_here,
-                                       .team = l->alone ? NULL : run->s->team};
-  return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
-             ? cli_report("opening a session", &err)
-             : CLI_DONE;
+                                        .local_ranks = l->alone ? NULL : run->s->here,
+                                        .n_local_ranks = l->alone ? 0 : run->s->n_here,
+                                        .team = l->alone ? NULL : run->s->team};
+  if (run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0)
+    return cli_report("opening a session", &err);
+  leave_out(l);
+  return CLI_DONE;
 }
 
 /* Ends after a signal, between two steps. */

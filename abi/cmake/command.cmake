@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The command: a client of the public headers like any other program. It shares two sources with the
-# library: names that are suggested, sizes in messages.
+# The command: a client of the public headers like any other program. It shares three sources with
+# the library: cores, names that are suggested, sizes in messages.
 file(GLOB command_sources CONFIGURE_DEPENDS abi/cli/*.c)
-set(command_shared loader/base/nearest.c loader/base/sizes.c)
+set(command_shared loader/base/cores.c loader/base/nearest.c loader/base/sizes.c)
 set(OPI_HAVE_COMMAND OFF)
 if(command_sources)
   set(OPI_HAVE_COMMAND ON)

@@ -3,8 +3,9 @@
 #include "runtime/base/thread.h"
 
 #include <opipe/threads.h>
-#include <sched.h>
 #include <stdio.h>
+
+#include "loader/base/cores.h"
 
 static void *begin(void *arg) {
   const opi_thread *thread = arg;
@@ -60,10 +61,5 @@ void opi_lock_wait(opi_lock *lock, uint64_t until_ns) {
 }
 
 uint32_t opi_cores_allowed(void) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-    return 1;
-  const int n = CPU_COUNT(&cores);
-  return n < 1 ? 1 : (uint32_t)n;
+  return opi_cores("");
 }

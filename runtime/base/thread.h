@@ -63,7 +63,7 @@ static inline uint64_t opi_later_ns(uint64_t a, uint64_t b) {
   return opi_add_u64(a, b, &sum) ? UINT64_MAX : sum;
 }
 
-/* Cores that this process may run on (its affinity mask), at least 1. */
+/* Cores that this process may use (opi_cores), at least 1. */
 uint32_t opi_cores_allowed(void);
 
 #endif /* OPI_THREAD_H */

@@ -48,7 +48,7 @@ static void touch_inputs(const opi_compiled *t, const opi_step *step, bool *touc
 /* Does a program here read the count of labels, or one of the other sums? */
 static bool reads_count(const opi_compiled *t) {
   const size_t n = (size_t)t->n_instances * t->n_classes * OPI_PROGRAMS;
-  for (size_t u = 0; opi_session_trains(t->setup) && u < n; ++u) {
+  for (size_t u = 0; u < n; ++u) {
     const opi_program_unit *unit = &t->units[u];
     for (uint32_t v = 0; unit->program != NULL && v < unit->cut->graph.n_values; ++v) {
       const opipe_value *value = &unit->cut->graph.values[v];

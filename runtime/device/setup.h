@@ -72,9 +72,10 @@ typedef struct opi_session_env {
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
-  uint64_t owner;    /* handle of the context that its requests belong to; 0: none */
-  const bool *local; /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
-  uint32_t cores;    /* cores that the ranks may use; 0: those of the process */
+  uint64_t owner;             /* handle of the context that its requests belong to; 0: none */
+  const bool *local;          /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
+  uint32_t cores;             /* cores that the ranks may use; 0: those of the process */
+  uint32_t threads_elsewhere; /* compute threads of other processes on these cores */
 } opi_session_env;
 
 typedef struct opi_input {

@@ -35,6 +35,7 @@ static bool ranks_compute(const opi_setup *s) {
 static void share_cores(opi_session *session, uint32_t spin_us) {
   opi_setup *s = session->setup;
   uint64_t n_threads = s->env.budget == NULL ? 0 : opi_budget_all_threads(s->env.budget);
+  n_threads += s->env.threads_elsewhere;
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t threads = s->plan->decided.devices[s->here[i]].threads;
     n_threads += threads == 0 ? 1 : threads;

@@ -112,6 +112,8 @@ static void join(member *m, bool trains) {
   join_as(m, NULL, OPIPE_BIND_DEFAULTS | (trains ? OPIPE_BIND_TRAIN : 0u), 0);
 }
 
+static const opipe_device_choice one_thread = {.kind = "cpu", .threads = 1};
+
 static opipe_plan_params four_ranks(const member *m) {
   opipe_plan_params p = opipe_plan_params_init();
   p.n_stages = 4;
@@ -119,6 +121,8 @@ static opipe_plan_params four_ranks(const member *m) {
   p.transport = "shm";
   p.schedule = "1f1b";
   p.team = m->team;
+  p.devices = &one_thread;
+  p.n_devices = 1;
   return p;
 }
 
@@ -346,6 +350,22 @@ static void one_refuses(void) {
   wrong = (opipe_rank_device){.rank = 2 * (1 - me), .index = OPIPE_NONE};
   MUST(kit_open(&m.k, &session) == OPIPE_E_INVALID);
   MUST_SAY(&m.k.err, "which is elsewhere");
+  session = in_team(&m);
+  session.transport_options = me == 1 ? "nonsense=1" : NULL;
+  MUST(kit_open(&m.k, &session) < 0);
+  MUST_SAY(&m.k.err, "process 1 (pid ");
+  MUST_SAY(&m.k.err, "nonsense");
+  /* Threads and memory of this machine are no part of the plan. */
+  const opipe_rank_device own = {
+      .rank = 2 * me, .index = OPIPE_NONE, .threads = 2, .memory_bytes = UINT64_C(1) << 30};
+  session = in_team(&m);
+  session.devices = &own;
+  session.n_devices = 1;
+  MUST_OK(kit_open(&m.k, &session), &m.k.err);
+  opipe_memory_info info = opipe_memory_info_init();
+  MUST_OK(m.k.api->session_memory(m.k.session, 2 * me, &info, &m.k.err), &m.k.err);
+  MUST(info.cap_bytes == UINT64_C(1) << 30);
+  m.k.api->session_close(m.k.session);
   open_session(&m);
   MUST_OK(request(&m, BATCH), &m.k.err);
   /* A refused shape is reported likewise, and the session goes on. */

@@ -6,7 +6,10 @@ import filecmp
 import json
 import os
 import re
+import resource
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -90,6 +93,22 @@ def test_outputs_have_the_bits_of_threads():
             check(len(re.findall(r"(?m)^\[rank \d\] output logits", done.stdout)) == 1, f"run {more}: not printed once")
 
 
+def test_a_folder_is_checked_by_all():
+    """Each process compares the outputs that it has; the verdict, and the status, are everybody's."""
+    with tempfile.TemporaryDirectory() as folder:
+        made, data = os.path.join(folder, "made"), os.path.join(folder, "test_data_set_0")
+        check(command("run", GPT, "--input", "input_ids=" + ids(folder), "-o", made).returncode == 0, "outputs")
+        os.mkdir(data)
+        shutil.copy(GPT, os.path.join(folder, "model.onnx"))
+        tensor(os.path.join(data, "input_0.pb"), "input_ids", 7, os.path.join(folder, "ids.npy"))
+        for wrong_by in (0, 1):
+            tensor(os.path.join(data, "output_0.pb"), "logits", 1, os.path.join(made, "logits.npy"), wrong_by)
+            done = launch(2, "run", folder, "--check")
+            said = "FAILED" if wrong_by else "passed"
+            check(done.returncode == wrong_by and f"[rank 0] test_data_set_0: {said}" in done.stdout, f"{said}: {done.returncode} {done.stdout}{done.stderr}")
+            check("[rank 1] test_data_set_0" not in done.stdout, f"{said}: printed twice")
+
+
 def test_refusals():
     """Every process gives the same reason, with both numbers."""
     three = launch(2, "run", GPT, "--stages", "3")
@@ -107,14 +126,15 @@ def test_refusals():
 class Job:
     """Processes as a launcher starts them, without one."""
 
-    def __init__(self, n, *words, more=None):
+    def __init__(self, n, *words, more=None, before=None):
         jobs[0] += 1
         self.all = []
         for rank in range(n):
             env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + jobs[0]),
                        TORCHELASTIC_RUN_ID=f"test-{os.getpid()}")
             own = list(more[rank]) if more else []
-            self.all.append(subprocess.Popen([COMMAND, *words, *own], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            self.all.append(subprocess.Popen([COMMAND, *words, *own], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                             preexec_fn=before if rank == 0 else None))
 
     def until_it_trains(self):
         for line in self.all[0].stdout:
@@ -159,6 +179,38 @@ def test_plans_that_differ():
                 check(status == 3 and re.search(says, err), f"{what}, process {rank}: {status} {err}")
     for rank, (status, err, _) in enumerate(Job(2, "run", more=[[GPT], [DEMO]]).end()):
         check(status == 3 and re.search(r"process 0 has model [0-9a-f]{32}, process 1 [0-9a-f]{32}", err), f"models, process {rank}: {status} {err}")
+
+
+def npy(path):
+    """Shape and bytes of a .npy file."""
+    with open(path, "rb") as file:
+        data = file.read()
+    n = int.from_bytes(data[8:10], "little")
+    return [int(d) for d in re.search(rb"'shape': \(([^)]*)\)", data[:10 + n])[1].replace(b",", b" ").split()], data[10 + n:]
+
+
+def ids(folder):
+    """A .npy file of token ids [1, 8]."""
+    path, head = os.path.join(folder, "ids.npy"), b"{'descr': '<i8', 'fortran_order': False, 'shape': (1, 8), }"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + head.ljust(117) + b"\n" + struct.pack("<8q", *range(3, 27, 3)))
+    return path
+
+
+def tensor(path, name, dtype, source, wrong_by=0):
+    """A serialised TensorProto of a .npy file's bytes, with its first element off by so much."""
+    shape, data = npy(source)
+
+    def field(number, kind, value):
+        out = bytes([number << 3 | kind])
+        while value >= 0x80:
+            out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
+        return out + bytes([value])
+
+    if wrong_by:
+        data = struct.pack("<f", struct.unpack("<f", data[:4])[0] + wrong_by) + data[4:]
+    with open(path, "wb") as file:
+        file.write(b"".join(field(1, 0, d) for d in shape) + field(2, 0, dtype) + field(8, 2, len(name)) + name.encode() + field(9, 2, len(data)) + data)
 
 
 def other_weights(path, out):
@@ -235,6 +287,21 @@ def test_a_death_is_named_everywhere():
                 continue
             named = f"process {victim} (pid {pid})" in err or f"rank {victim}" in err or f"ranks {victim}" in err
             check(status == 3 and named and seconds < 2 * SLOW, f"{victim} is killed, process {rank}: {status}, {seconds:.1f} s, {err}")
+
+
+def little_disk():
+    """Files of at most 40,000 bytes, as on a full disk: an error, not a signal."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+
+
+def test_a_failure_of_one_ends_all():
+    """Process 0 cannot save: the other one does not wait for its next step."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(2, *TRAIN, "--steps", "1000000", "--save", os.path.join(folder, "saved"), "--save-every", "4", before=little_disk)
+        for rank, (status, err, seconds) in enumerate(job.end()):
+            check(status == 3 and seconds < 10 * SLOW, f"full disk, process {rank}: {status}, {seconds:.1f} s, {err}")
+            check(rank == 0 or "process 0 (pid " in err or "rank 0" in err, f"full disk, process {rank}: {err}")
 
 
 def test_a_silence_is_named():

@@ -15,7 +15,7 @@ ALLOWED = {
     "abi/include": ["abi/include"],
     "abi/registry": ["abi/registry", "loader/base", "abi/include"],
     "abi/api": ["abi/api", "abi/registry", "runtime", "partition", "loader", "abi/include"],
-    "abi/cli": ["abi/cli", "loader/base/nearest.h", "loader/base/sizes.h", "abi/include"],
+    "abi/cli": ["abi/cli", "loader/base/cores.h", "loader/base/nearest.h", "loader/base/sizes.h", "abi/include"],
     "loader/base": ["loader/base", "abi/include"],
     "loader/graph": ["loader/graph", "loader/base", "abi/include"],
     "loader/wire": ["loader/wire", "loader/graph", "loader/base", "abi/include"],
