@@ -43,6 +43,7 @@ typedef struct cli_train_texts {
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
   uint64_t n_steps, n_epochs, save_every;
+  uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
   uint32_t batch;
   bool shuffle, go_on, overwrite;
 } cli_train_texts;
@@ -276,6 +277,8 @@ int cli_join(cli_options *io_options, cli_session *s);
 int cli_part(cli_session *s, int status);
 /* The status of all: this process's own, or CLI_FAILED if another one has failed at `what`. */
 int cli_agree(cli_session *s, const char *what, int status);
+/* launch_again.c: in a restart by launch, --save DIR is resumed if the job has saved there. */
+void cli_resume_restarted(cli_options *io_options);
 /* Waits until every process has done its work: whoever closes a session ends it for the others. */
 void cli_meet(cli_session *s);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */
