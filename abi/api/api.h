@@ -60,23 +60,29 @@ struct opi_plan_object {
   atomic_uint refs;
   opi_model_object *model; /* a reference */
   opi_plan *plan;
+  uint32_t *places; /* [n_places] of a team's plan: process of each rank; NULL: of none */
+  uint32_t n_places;
 };
 
 /* How the processes of a team open a session together; team NULL: there is none. */
 typedef struct opi_meeting {
   opi_team_object *team; /* a reference */
   opipe_board board;     /* the team's, with keys of this session */
-  uint32_t number;       /* of the session on its team */
+  opi_teller teller;
+  char lane[64];         /* "session NAME #number": sessions with the same one meet */
   opipe_team_info info;
 } opi_meeting;
 
 struct opi_session_object {
   atomic_uint refs;
-  opi_plan_object *plan; /* a reference */
+  opi_plan_object *plan;    /* a reference */
+  opi_plan own;             /* the same decisions, with the devices that ranks have here */
+  opi_device_spec *devices; /* [n_ranks] of `own` */
   opi_session *session;
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t n_ranks;
+  int32_t pid;
   atomic_bool warned_of_rate; /* about steps by a learning rate of 0 */
   opi_meeting meeting;
 };
@@ -122,11 +128,19 @@ struct opi_strategy_object {
   bool forward;                  /* the same */
 };
 
+/* Sessions of one name; each has a number. */
+typedef struct opi_session_name {
+  struct opi_session_name *next;
+  char text[48];
+  uint32_t n; /* opened so far, also those that failed */
+} opi_session_name;
+
 struct opi_team_object {
   atomic_uint refs;
   opi_context_object *context; /* a reference */
   opi_team *team;
-  atomic_uint n_sessions; /* opened so far, also those that failed */
+  pthread_mutex_t lock;
+  opi_session_name *names; /* of sessions that were opened; lock */
 };
 
 void opi_ref(atomic_uint *refs);
@@ -250,6 +264,8 @@ opipe_status opi_api_session_trace(opi_session_object *session, uint32_t format,
                                    opipe_write_fn write, void *ctx, opipe_error *err);
 opipe_status opi_api_session_info(opi_session_object *session, opipe_session_info *io_info,
                                   opipe_error *err);
+opipe_status opi_api_session_needs(opi_session_object *session, const char *name,
+                                   uint32_t *out_needed, opipe_error *err);
 /* state.c */
 opipe_status opi_submit_to_state(opi_session_object *session, opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);
@@ -382,7 +398,11 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
                                    const char *b_name, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err);
 /* session_team.c */
-opipe_status opi_meeting_begin(opi_meeting *meeting, opipe_team *team, opipe_error *err);
+opipe_status opi_meeting_begin(opi_session_object *session, const opipe_session_params *params,
+                               opipe_error *err);
+/* Waits until all processes close the session, whose ranks work on meanwhile, or one is gone. A
+ * session that has failed does not wait. */
+void opi_meeting_part(opi_session_object *session);
 void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
 /* The ranks of this process, where the host names none. */
 opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
@@ -393,8 +413,11 @@ opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);
+void opi_meeting_told(void *meeting, opi_tell_fn tell, void *tell_ctx);
 /* A collective call of this session; params have all fields. */
 opipe_status opi_meeting_gather(void *meeting, const opipe_gather_params *params, opipe_error *err);
+opipe_status opi_meeting_alike(void *meeting, const opi_held_param *params, uint32_t n,
+                               opipe_status own, opipe_error *err); /* session_alike.c */
 
 /* team.c */
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,
@@ -411,6 +434,9 @@ opipe_status opi_api_team_abort(opi_team_object *team, const char *reason, opipe
 opipe_status opi_api_team_stop(opi_team_object *team, uint32_t what, opipe_error *err);
 opipe_status opi_api_team_step(opi_team_object *team, uint64_t step, uint32_t *out_what,
                                opipe_error *err);
+/* plan_team.c */
+opipe_status opi_api_plan_share(opi_model_object *model, const opipe_share_params *params,
+                                opipe_plan **out_plan, opipe_error *err);
 /* machine.c */
 opipe_status opi_api_cluster_of_machine(opi_context_object *context,
                                         const opipe_machine_params *params, opipe_write_fn write,

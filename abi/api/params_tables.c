@@ -242,8 +242,18 @@ static const opi_field plan_params[] = {
     ANY(T, n_states),
     ANY(T, states_stride),
     ANY(T, n_streams),
-    ZERO(T, reserved2)};
+    ZERO(T, reserved2),
+    ANY(T, team),
+    NUMBERS(T, places, n_places),
+    ANY(T, n_places),
+    ZERO(T, reserved3)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
+#undef T
+
+#define T opipe_rank_device
+static const opi_field rank_device[] = {ANY(T, rank), ANY(T, index), ANY(T, threads),
+                                        ZERO(T, reserved), ANY(T, memory_bytes)};
+static const opi_struct struct_rank_device = STRUCT(T, rank_device, OPIPE_END(T, memory_bytes));
 #undef T
 
 #define T opipe_session_params
@@ -261,7 +271,12 @@ static const opi_field session_params[] = {
     NUMBERS(T, local_ranks, n_local_ranks),
     ANY(T, n_local_ranks),
     ZERO(T, reserved),
-    ANY(T, team)};
+    ANY(T, team),
+    ANY(T, name),
+    ANY(T, transport_options),
+    LIST(T, devices, n_devices, devices_stride, struct_rank_device),
+    ANY(T, n_devices),
+    ANY(T, devices_stride)};
 const opi_struct opi_struct_session_params = STRUCT(T, session_params, OPIPE_END(T, flags));
 #undef T
 
@@ -505,6 +520,11 @@ static const opi_field gather_params[] = {SIZE(T),           FLAGS(T, flags, OPI
                                           ANY(T, part_ctx)};
 const opi_struct opi_struct_gather_params = STRUCT(T, gather_params, OPIPE_END(T, part_ctx));
 #undef T
+#define T opipe_share_params
+static const opi_field share_params[] = {SIZE(T), ANY(T, refused), NEEDED(T, team), ANY(T, plan),
+                                         ANY(T, reason)};
+const opi_struct opi_struct_share_params = STRUCT(T, share_params, OPIPE_END(T, reason));
+#undef T
 
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
@@ -525,6 +545,7 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_train_clock,
                                          &opi_struct_order_costs,
                                          &opi_struct_plan_params,
+                                         &struct_rank_device,
                                          &opi_struct_session_params,
                                          &opi_struct_submit_params,
                                          &opi_struct_order_params,
@@ -546,4 +567,5 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_read_params,
                                          &opi_struct_team_params,
                                          &opi_struct_gather_params,
+                                         &opi_struct_share_params,
                                          NULL};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
+#include "abi/api/plan_team.h"
 #include "abi/api/study.h"
 #include "loader/base/fp.h"
 #include "loader/gradient/account.h"
@@ -13,6 +14,7 @@ void opi_plan_unref(void *plan) {
     return;
   opi_model_object *model = p->model;
   opi_plan_free(p->plan);
+  opi_free(&model->context->allocator, p->places, p->n_places * sizeof *p->places);
   opi_free(&model->context->allocator, p, sizeof(*p));
   opi_model_unref(model);
 }
@@ -29,8 +31,19 @@ static opipe_status new_plan(opi_model_object *model, opi_plan_object **out_plan
   return OPIPE_OK;
 }
 
-/* Makes the plan's handle for the host. Takes the plan over, also on failure. */
-static opipe_status hand_out(opi_plan_object *plan, opipe_plan **out_plan, opipe_error *err) {
+opipe_status opi_plan_place(opi_plan_object *plan, const uint32_t *places, uint32_t size,
+                            opipe_error *err) {
+  const uint32_t n = plan->plan->decided.n_ranks;
+  plan->places = opi_alloc_zero(&plan->model->context->allocator, n, sizeof *places);
+  if (plan->places == NULL)
+    return opi_fail_nomem(err, n * sizeof *places, "places of ranks");
+  plan->n_places = n;
+  for (uint32_t r = 0; r < n; ++r)
+    plan->places[r] = places != NULL ? places[r] : r / (n / size);
+  return OPIPE_OK;
+}
+
+opipe_status opi_plan_hand_out(opi_plan_object *plan, opipe_plan **out_plan, opipe_error *err) {
   uint64_t handle = 0;
   OPI_TRY(opi_handle_new(OPI_HANDLE_PLAN, plan, opi_plan_unref, plan->model->context->handle,
                          &handle, err));
@@ -143,6 +156,19 @@ opipe_status opi_api_plan_make(opi_model_object *model, const opipe_plan_params 
 
 opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *params,
                               const opi_applied *as, opipe_plan **out_plan, opipe_error *err) {
+  opi_plan_object *plan = NULL;
+  if (params->team == NULL && params->n_places != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "plan_make: places of %u ranks, and no team",
+                    params->n_places);
+  }
+  OPI_TRY(params->team != NULL ? opi_plan_make_together(model, params, as, &plan, err)
+                               : opi_plan_make_object(model, params, as, NULL, &plan, err));
+  return opi_plan_hand_out(plan, out_plan, err);
+}
+
+opipe_status opi_plan_make_object(opi_model_object *model, const opipe_plan_params *params,
+                                  const opi_applied *as, const opi_devices_told *told,
+                                  opi_plan_object **out_plan, opipe_error *err) {
   opipe_plan_params own = *params;
   opi_plan_object *plan = NULL;
   if (model->bound == NULL)
@@ -151,6 +177,7 @@ opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *
   opi_plan_env env = opi_api_plan_env(model, &model->options);
   env.bound = model->bound;
   env.stage_ends = as == NULL ? NULL : as->ends;
+  env.told = told;
   opi_costs costs;
   if (own.costs != NULL) {
     OPI_TRY(opi_costs_from_host(own.costs, "plan_make", &costs, err));
@@ -175,7 +202,8 @@ opipe_status opi_plan_make_as(opi_model_object *model, const opipe_plan_params *
     opi_plan_unref(plan);
     return status;
   }
-  return hand_out(plan, out_plan, err);
+  *out_plan = plan;
+  return OPIPE_OK;
 }
 
 opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64_t n_bytes,
@@ -183,6 +211,13 @@ opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64
   opi_plan_object *plan = NULL;
   if (json == NULL || out_plan == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "plan_read: an argument is NULL");
+  OPI_TRY(opi_plan_read_object(model, json, n_bytes, &plan, err));
+  return opi_plan_hand_out(plan, out_plan, err);
+}
+
+opipe_status opi_plan_read_object(opi_model_object *model, const void *json, uint64_t n_bytes,
+                                  opi_plan_object **out_plan, opipe_error *err) {
+  opi_plan_object *plan = NULL;
   opi_bind_options bind = {.allocator = &model->context->allocator,
                            .logger = &model->context->logger};
   OPI_TRY(opi_context_evaluator(model->context, &bind.evaluator, err));
@@ -193,7 +228,8 @@ opipe_status opi_api_plan_read(opi_model_object *model, const void *json, uint64
     opi_plan_unref(plan);
     return status;
   }
-  return hand_out(plan, out_plan, err);
+  *out_plan = plan;
+  return OPIPE_OK;
 }
 
 /* ---- kernels ---- */
@@ -214,7 +250,7 @@ static void tell_measured(void *ctx, const opipe_kernel *kernel) {
   opi_fp_take(lent);
 }
 
-static opipe_status add_bytes(void *ctx, const void *data, size_t n_bytes) {
+int opi_text_take(void *ctx, const void *data, size_t n_bytes) {
   opi_text *text = ctx;
   opi_text_add(text, data, n_bytes);
   return text->failed ? OPIPE_E_NOMEM : OPIPE_OK;
@@ -225,7 +261,7 @@ static opipe_status copy_plan(const opi_plan_env *env, const opi_plan *plan, opi
                               opipe_error *err) {
   opi_text text;
   opi_text_init(&text, env->allocator);
-  opipe_status status = opi_plan_write(plan, add_bytes, &text, err);
+  opipe_status status = opi_plan_write(plan, opi_text_take, &text, err);
   if (status == OPIPE_OK)
     status = opi_plan_read(env, text.data, text.n, out_plan, err);
   opi_text_release(&text);
@@ -258,7 +294,7 @@ opipe_status opi_api_plan_tune(opi_plan_object *plan, const opipe_tuning_params 
     opi_plan_unref(tuned);
     return status;
   }
-  return hand_out(tuned, out_plan, err);
+  return opi_plan_hand_out(tuned, out_plan, err);
 }
 
 opipe_status opi_api_plan_write(opi_plan_object *plan, opipe_write_fn write, void *ctx,
@@ -433,6 +469,17 @@ opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, 
   return OPIPE_OK;
 }
 
+/* Lanes of letters that the rank has in a plan of a team; their buffers are boundaries. */
+static uint32_t lanes_of(const opi_plan_object *plan, uint32_t rank) {
+  uint32_t elsewhere = 0;
+  for (uint32_t r = 0; r < plan->n_places; ++r)
+    elsewhere += plan->places[r] != plan->places[0] ? 1 : 0;
+  return plan->n_places == 0                     ? 0
+         : rank == 0                             ? elsewhere
+         : plan->places[rank] != plan->places[0] ? 1
+                                                 : 0;
+}
+
 opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_memory_info *io_info,
                                  opipe_error *err) {
   OPI_TRY(opi_info_check("plan_memory", io_info, OPIPE_END(opipe_memory_info, rank), err));
@@ -441,18 +488,19 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
                     plan->plan->decided.n_ranks);
   }
   const opi_memory *m = &plan->plan->predicted.memory[rank];
+  const uint64_t letters = opi_peers_bytes(&plan->plan->decided, rank, lanes_of(plan, rank));
   const opipe_memory_info info = {.struct_size = io_info->struct_size,
                                   .rank = rank,
                                   .flags = m->estimated ? OPIPE_MEMORY_ESTIMATED : 0u,
                                   .params_bytes = m->params_bytes,
                                   .activation_bytes = m->activation_bytes,
                                   .workspace_bytes = m->workspace_bytes,
-                                  .boundary_bytes = m->boundary_bytes,
+                                  .boundary_bytes = m->boundary_bytes + letters,
                                   .gradient_bytes = m->gradient_bytes,
                                   .optimizer_bytes = m->optimizer_bytes,
                                   .version_bytes = m->version_bytes,
                                   .stash_bytes = m->stash_bytes,
-                                  .total_bytes = m->total_bytes,
+                                  .total_bytes = m->total_bytes + letters,
                                   .cap_bytes = m->cap_bytes,
                                   .mapped_bytes = m->mapped_bytes,
                                   .state_bytes = m->state_bytes,

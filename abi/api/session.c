@@ -14,33 +14,37 @@ void opi_session_unref(void *session) {
     return;
   opi_plan_object *plan = s->plan;
   const opipe_allocator *allocator = &plan->model->context->allocator;
+  opi_meeting_part(s);
   opi_session_close(s->session);
   opi_meeting_end(&s->meeting);
+  opi_free(allocator, s->devices, s->n_ranks * sizeof *s->devices);
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
   opi_free(allocator, s->local, s->n_ranks * sizeof(*s->local));
   opi_free(allocator, s, sizeof(*s));
   opi_plan_unref(plan);
 }
 
-/* A plan that was read, or made from descriptions, is checked against the devices here. The
- * reference of a training plan is not held to caps. */
-static opipe_status meet_devices(opi_context_object *context, opi_plan_object *plan,
+/* A plan that was read, or made from descriptions, is checked against the devices of the ranks
+ * here. The reference of a training plan is not held to caps. */
+static opipe_status meet_devices(opi_context_object *context, const opi_session_object *s,
                                  const opi_evaluator *evaluator, const opipe_session_params *params,
                                  opipe_error *err) {
+  const opi_plan *plan = &s->own;
   const opi_bind_options bind = {
       .allocator = &context->allocator, .logger = &context->logger, .evaluator = evaluator};
   const opi_plan_env env = {.allocator = &context->allocator,
                             .logger = &context->logger,
                             .plugins = &context->plugins,
-                            .model = plan->model->file,
+                            .model = s->plan->model->file,
                             .bind = &bind,
+                            .local = s->local,
                             .now_ns = opi_now_ns};
-  if (plan->plan->predicted.counted)
+  if (plan->predicted.counted)
     return OPIPE_OK;
-  OPI_TRY(opi_plan_compare_link(&env, &plan->plan->decided, err));
-  if ((params->flags & OPIPE_SESSION_REFERENCE) != 0 || params->n_local_ranks != 0)
-    return OPIPE_OK; /* nor if devices are elsewhere: ranks here are held to their own device */
-  return opi_plan_recount(&env, plan->plan, err);
+  OPI_TRY(opi_plan_compare_link(&env, &plan->decided, err));
+  if ((params->flags & OPIPE_SESSION_REFERENCE) != 0)
+    return OPIPE_OK;
+  return opi_plan_recount(&env, plan, err);
 }
 
 /* The value of the option `kernels`, "" without it. */
@@ -58,7 +62,7 @@ static void find_kernels(const char *options, char out_kernels[32]) {
 /* Kernels are not a decision of the plan: reports them here, and warns if ranks of one backend
  * differ. */
 static void report_kernels(const opi_context_object *context, const opi_session_object *s) {
-  const opi_device_spec *devices = s->plan->plan->decided.devices;
+  const opi_device_spec *devices = s->devices;
   char own[32], before[32];
   for (uint32_t r = 0; r < s->n_ranks; ++r) {
     opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
@@ -97,6 +101,31 @@ static opipe_status list_local(const opi_session_object *s, const opipe_session_
   return OPIPE_OK;
 }
 
+/* Takes the devices that ranks have here in place of the plan's. */
+static opipe_status take_devices(opi_session_object *s, const opipe_session_params *params,
+                                 opipe_error *err) {
+  for (uint32_t i = 0; i < params->n_devices; ++i) {
+    opipe_rank_device given;
+    opi_array_get(params->devices, params->devices_stride, i, &given, sizeof given);
+    if (given.rank >= s->n_ranks || !s->local[given.rank]) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "session_open: devices[%u] is of rank %u, which is %s; the plan has %u ranks",
+                      i, given.rank, given.rank >= s->n_ranks ? "no rank" : "elsewhere",
+                      s->n_ranks);
+    }
+    opi_device_spec *own = &s->devices[given.rank];
+    own->index = given.index == OPIPE_NONE ? own->index : given.index;
+    own->threads = given.threads == 0 ? own->threads : given.threads;
+    if (given.memory_bytes != 0) {
+      own->memory_bytes = given.memory_bytes;
+      own->memory_with = 0;
+    }
+  }
+  if (params->n_devices != 0)
+    s->own.predicted.counted = false;
+  return OPIPE_OK;
+}
+
 /* Refuses a budget that matches no device, since it would limit nothing. */
 static opipe_status check_budgets(const opi_context_object *context, opipe_error *err) {
   const opi_plugins *plugins = &context->plugins;
@@ -129,8 +158,9 @@ static opipe_status check_budgets(const opi_context_object *context, opipe_error
 static opipe_status prepare(opi_context_object *context, opi_session_object *s,
                             const opipe_session_params *params, opi_session_env *io_env,
                             char out_id[64], opipe_error *err) {
-  const opi_plan *plan = s->plan->plan;
+  const opi_plan *plan = &s->own;
   OPI_TRY(list_local(s, params, err));
+  OPI_TRY(take_devices(s, params, err));
   OPI_TRY(check_budgets(context, err));
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
     if (s->local[r]) {
@@ -139,18 +169,22 @@ static opipe_status prepare(opi_context_object *context, opi_session_object *s,
     }
   }
   OPI_TRY(opi_transport_split(plan->decided.transport, out_id, &io_env->transport_options, err));
+  if (params->transport_options != NULL)
+    io_env->transport_options = params->transport_options;
   OPI_TRY(context->plugins.transport(context->plugins.ctx, out_id, &io_env->transport, err));
   OPI_TRY(opi_context_evaluator(context, &io_env->evaluator, err));
-  return meet_devices(context, s->plan, io_env->evaluator, params, err);
+  return meet_devices(context, s, io_env->evaluator, params, err);
 }
 
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
                                  const opipe_session_params *params, opipe_error *err) {
   char id[64];
+  memcpy(s->devices, s->own.decided.devices, s->n_ranks * sizeof *s->devices);
+  s->own.decided.devices = s->devices;
   opi_session_env env = {.allocator = &context->allocator,
                          .logger = &context->logger,
                          .model = s->plan->model->file,
-                         .plan = s->plan->plan,
+                         .plan = &s->own,
                          .backends = s->backends,
                          .local = s->local,
                          .budget = context->budget,
@@ -158,10 +192,12 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
                          .cores = context->cores};
   const bool meets = params->team != NULL;
   if (meets) {
-    OPI_TRY(opi_meeting_begin(&s->meeting, params->team, err));
+    OPI_TRY(opi_meeting_begin(s, params, err));
     env.job = s->meeting.info.job;
     env.board = &s->meeting.board;
-    env.together = (opi_together){opi_meeting_agree, opi_meeting_check, &s->meeting};
+    env.together =
+        (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_check, opi_meeting_told,
+                       &s->meeting};
   }
   opipe_status status = prepare(context, s, params, &env, id, err);
   if (meets)
@@ -188,11 +224,14 @@ static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan
   atomic_init(&s->refs, 1);
   opi_ref(&plan->refs);
   s->plan = plan;
+  s->pid = opi_process_id();
+  s->own = *plan->plan;
   s->n_ranks = plan->plan->decided.n_ranks;
+  s->devices = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof *s->devices);
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
   s->local = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->local));
   const opipe_status status =
-      s->backends == NULL || s->local == NULL
+      s->backends == NULL || s->local == NULL || s->devices == NULL
           ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
           : open_runtime(context, s, &own, err);
   if (status < 0) {
@@ -321,6 +360,13 @@ opipe_status opi_api_session_trace(opi_session_object *s, uint32_t format, opipe
   const opi_model_object *model = s->plan->model;
   const opi_model *file = model->unbound != NULL ? model->unbound->file : model->file;
   return opi_session_trace(s->session, format, file == NULL ? NULL : file->path, write, ctx, err);
+}
+
+opipe_status opi_api_session_needs(opi_session_object *s, const char *name, uint32_t *out_needed,
+                                   opipe_error *err) {
+  return name == NULL || out_needed == NULL
+             ? opi_fail(err, OPIPE_E_INVALID, "session_needs: an argument is NULL")
+             : opi_session_needs(s->session, name, out_needed, err);
 }
 
 opipe_status opi_api_session_info(opi_session_object *s, opipe_session_info *io_info,

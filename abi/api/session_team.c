@@ -5,10 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/api/api.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "abi/api/plan_team.h"
 #include "partition/plan/kernels.h"
 
-enum { CALL_ROOM = 64, KEY_ROOM = OPI_KEY_ROOM };
+enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
 
 /* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
@@ -19,7 +22,7 @@ typedef struct opening {
 
 static opipe_status key_of(const opi_meeting *m, const char *key, char out[KEY_ROOM],
                            opipe_error *err) {
-  const int n = snprintf(out, KEY_ROOM, "session %u/%s", m->number, key == NULL ? "" : key);
+  const int n = snprintf(out, KEY_ROOM, "%s/%s", m->lane, key == NULL ? "" : key);
   return n < KEY_ROOM ? OPIPE_OK
                       : opi_fail(err, OPIPE_E_INVALID,
                                  "board: a key of %zu bytes, fewer than %d "
@@ -45,16 +48,67 @@ static opipe_status look(void *ctx, const char *key, void *out, uint64_t *io_byt
 
 /* ---- begin and end ---- */
 
-opipe_status opi_meeting_begin(opi_meeting *m, opipe_team *handle, opipe_error *err) {
+/* Counts the sessions of a name on the team. */
+static opipe_status number_of(opi_team_object *team, const char *text, uint32_t *out_number,
+                              opipe_error *err) {
+  (void)pthread_mutex_lock(&team->lock);
+  opi_session_name *name = team->names;
+  while (name != NULL && strcmp(name->text, text) != 0)
+    name = name->next;
+  if (name == NULL) {
+    name = opi_alloc_zero(&team->context->allocator, 1, sizeof *name);
+    if (name != NULL) {
+      (void)snprintf(name->text, sizeof name->text, "%s", text);
+      name->next = team->names;
+      team->names = name;
+    }
+  }
+  if (name != NULL)
+    *out_number = name->n++;
+  (void)pthread_mutex_unlock(&team->lock);
+  return name != NULL ? OPIPE_OK : opi_fail_nomem(err, sizeof *name, "the name of a session");
+}
+
+opipe_status opi_meeting_begin(opi_session_object *s, const opipe_session_params *params,
+                               opipe_error *err) {
+  opi_meeting *m = &s->meeting;
+  const uint64_t *print = s->plan->plan->decided.fingerprint;
+  char text[NAME_MOST + 1];
+  uint32_t number = 0;
   opi_entry in;
-  OPI_TRY(opi_handle_enter(handle, OPI_HANDLE_TEAM, "session_open", &in, err));
+  if (params->name != NULL && (params->name[0] == '\0' || strlen(params->name) > NAME_MOST)) {
+    return opi_fail(err, OPIPE_E_INVALID, "session_open: a name of %zu bytes, 1 to %d are allowed",
+                    strlen(params->name), NAME_MOST);
+  }
+  (void)snprintf(text, sizeof text, "%s", params->name == NULL ? "" : params->name);
+  if (params->name == NULL)
+    (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, print[0], print[1]);
+  OPI_TRY(opi_handle_enter(params->team, OPI_HANDLE_TEAM, "session_open", &in, err));
   m->team = in.object;
   opi_ref(&m->team->refs);
   opi_handle_leave(&in);
-  m->number = atomic_fetch_add(&m->team->n_sessions, 1);
+  OPI_TRY(number_of(m->team, text, &number, err));
+  (void)snprintf(m->lane, sizeof m->lane, "session %s #%u", text, number);
   m->board = (opipe_board){(uint32_t)sizeof m->board, 0, m, post, look};
   opi_team_info(m->team->team, &m->info);
   return OPIPE_OK;
+}
+
+void opi_meeting_part(opi_session_object *s) {
+  const opi_meeting *m = &s->meeting;
+  opipe_error why = OPIPE_ERROR_INIT;
+  opipe_gather_params call = {
+      .struct_size = (uint32_t)sizeof call, .name = "close", .timeout_ns = UINT64_MAX};
+  if (m->team == NULL || s->session == NULL || opi_process_id() != s->pid)
+    return;
+  if (opi_session_reason(s->session, &why) < 0) {
+    call.refused = OPIPE_E_PEER;
+    call.reason = why.message;
+    opi_team_tell_in(m->team->team, m->lane, &call);
+    return;
+  }
+  opi_session_linger(s->session);
+  (void)opi_team_gather_in(m->team->team, m->lane, &call, &why);
 }
 
 void opi_meeting_end(opi_meeting *m) {
@@ -64,15 +118,12 @@ void opi_meeting_end(opi_meeting *m) {
 
 opipe_status opi_meeting_share(const opi_session_object *s, opipe_error *err) {
   const opipe_team_info *team = &s->meeting.info;
-  if (s->n_ranks % team->size != 0) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "session_open: the plan has %u ranks, the team %u processes: give each process "
-                    "its local_ranks, or make a plan with a multiple of %u",
-                    s->n_ranks, team->size, team->size);
+  const uint32_t *places = s->plan->places;
+  OPI_TRY(opi_places_check(places, s->plan->n_places, s->n_ranks, team->size, err));
+  for (uint32_t r = 0; r < s->n_ranks; ++r) {
+    const uint32_t process = places == NULL ? r / (s->n_ranks / team->size) : places[r];
+    s->local[r] = process == team->rank;
   }
-  const uint32_t each = s->n_ranks / team->size;
-  for (uint32_t r = 0; r < s->n_ranks; ++r)
-    s->local[r] = r / each == team->rank;
   return OPIPE_OK;
 }
 
@@ -80,29 +131,37 @@ opipe_status opi_meeting_share(const opi_session_object *s, opipe_error *err) {
 
 opipe_status opi_meeting_agree(void *ctx, const char *what, opipe_status own, opipe_error *err) {
   const opi_meeting *m = ctx;
-  char name[CALL_ROOM];
   const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
-  (void)snprintf(name, sizeof name, "session %u: %s", m->number, what);
   const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
-                                    .name = name,
+                                    .name = what,
                                     .timeout_ns = UINT64_MAX,
                                     .reason = why.message,
                                     .refused = own < 0 ? own : OPIPE_OK};
-  return opi_team_gather(m->team->team, &call, err);
+  return opi_team_gather_in(m->team->team, m->lane, &call, err);
 }
 
 opipe_status opi_meeting_gather(void *ctx, const opipe_gather_params *params, opipe_error *err) {
   const opi_meeting *m = ctx;
-  char name[CALL_ROOM];
-  opipe_gather_params call = *params;
-  (void)snprintf(name, sizeof name, "session %u: %s", m->number, params->name);
-  call.name = name;
-  return opi_team_gather(m->team->team, &call, err);
+  return opi_team_gather_in(m->team->team, m->lane, params, err);
+}
+
+/* The session's number in heartbeats: the same in all processes. */
+static uint32_t number_of_lane(const opi_meeting *m) {
+  return (uint32_t)XXH3_64bits(m->lane, strlen(m->lane));
 }
 
 opipe_status opi_meeting_check(void *ctx, opipe_error *err) {
   const opi_meeting *m = ctx;
-  return opi_team_check(m->team->team, err);
+  OPI_TRY(opi_team_check(m->team->team, err));
+  return opi_team_check_session(m->team->team, number_of_lane(m), err);
+}
+
+void opi_meeting_told(void *ctx, opi_tell_fn tell, void *tell_ctx) {
+  opi_meeting *m = ctx;
+  opi_team_untell(m->team->team, &m->teller);
+  m->teller = (opi_teller){NULL, tell, tell_ctx, number_of_lane(m)};
+  if (tell != NULL)
+    opi_team_tell(m->team->team, &m->teller);
 }
 
 /* All parts, as they come. */
@@ -164,7 +223,6 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
   const opi_session_object *s = c->session;
   const opi_plan *plan = s->plan->plan;
   opening mine = {.plan = {plan->hash[0], plan->hash[1]}};
-  char name[CALL_ROOM];
   const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
   if (plan->predicted.kernels != NULL)
     memcpy(mine.kernels, plan->predicted.kernels->hash, sizeof mine.kernels);
@@ -173,9 +231,8 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
     part[sizeof mine + r] = s->local[r] ? 1 : 0;
     c->owners[r] = OPIPE_NONE;
   }
-  (void)snprintf(name, sizeof name, "session %u: plan", s->meeting.number);
   const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
-                                    .name = name,
+                                    .name = "plan",
                                     .data = part,
                                     .n_bytes = sizeof mine + s->n_ranks,
                                     .timeout_ns = UINT64_MAX,
@@ -183,7 +240,7 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
                                     .refused = own < 0 ? own : OPIPE_OK,
                                     .part = take_part,
                                     .part_ctx = c};
-  OPI_TRY(opi_team_gather(s->meeting.team->team, &call, err));
+  OPI_TRY(opi_team_gather_in(s->meeting.team->team, s->meeting.lane, &call, err));
   if (c->why.status < 0)
     return opi_fail(err, c->why.status, "%s", c->why.message);
   for (uint32_t r = 0; r < s->n_ranks; ++r) {

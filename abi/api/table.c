@@ -366,6 +366,12 @@ ENTRY(TEAM, team_abort, (opipe_team *handle, const char *reason, opipe_error *er
 ENTRY(TEAM, team_stop, (opipe_team *handle, uint32_t what, opipe_error *err), (self, what, err))
 ENTRY(TEAM, team_step, (opipe_team *handle, uint64_t step, uint32_t *out_what, opipe_error *err),
       (self, step, out_what, err))
+ENTRY(MODEL, plan_share, (opipe_model *handle, const opipe_share_params *params,
+      opipe_plan **out_plan, opipe_error *err),
+      (self, params, out_plan, err))
+ENTRY(SESSION, session_needs, (opipe_session *handle, const char *name, uint32_t *out_needed,
+      opipe_error *err),
+      (self, name, out_needed, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -478,6 +484,8 @@ static const opipe_api api = {
     .team_abort = team_abort,
     .team_stop = team_stop,
     .team_step = team_step,
+    .plan_share = plan_share,
+    .session_needs = session_needs,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

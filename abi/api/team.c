@@ -34,6 +34,12 @@ void opi_team_unref(void *object) {
     return;
   opi_context_object *context = team->context;
   opi_team_close(team->team);
+  while (team->names != NULL) {
+    opi_session_name *name = team->names;
+    team->names = name->next;
+    opi_free(&context->allocator, name, sizeof *name);
+  }
+  (void)pthread_mutex_destroy(&team->lock);
   opi_free(&context->allocator, team, sizeof *team);
   opi_context_unref(context);
 }
@@ -54,13 +60,17 @@ opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_par
   opi_team_object *team = opi_alloc_zero(&context->allocator, 1, sizeof *team);
   if (team == NULL)
     return opi_fail_nomem(err, sizeof *team, "a team");
+  if (pthread_mutex_init(&team->lock, NULL) != 0) {
+    opi_free(&context->allocator, team, sizeof *team);
+    return opi_fail(err, OPIPE_E_NOMEM, "team_open: no lock");
+  }
   const opipe_status status = opi_team_open(&env, &own, &team->team, err);
   if (status < 0) {
+    (void)pthread_mutex_destroy(&team->lock);
     opi_free(&context->allocator, team, sizeof *team);
     return status;
   }
   atomic_init(&team->refs, 1);
-  atomic_init(&team->n_sessions, 0);
   team->context = context;
   opi_ref(&context->refs);
   OPI_TRY(opi_handle_new(OPI_HANDLE_TEAM, team, opi_team_unref, context->handle, &handle, err));

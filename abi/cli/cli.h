@@ -97,16 +97,17 @@ typedef struct cli_options {
   /* plan, run, train; schedule too: numbers, costs, output */
   opipe_device_choice devices[64];
   char device_text[64][2048];
+  bool device_numbered[64]; /* or has a uuid: which of its kind */
   uint32_t n_devices;
   uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport, *launcher;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport, *launcher, *place;
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
-  double dropout_ratio;
-  uint32_t noise; /* OPIPE_BIND_NOISE */
+  double dropout_ratio, silence_s; /* silence_s < 0: not given */
+  uint32_t noise;                  /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: does not print why a plan cannot be made */
@@ -147,6 +148,8 @@ int cli_schedule_numbers(cli_options *io_options);
 int cli_report(const char *what, const opipe_error *err);
 int cli_usage(const char *fmt, ...) OPIPE_PRINTF(1, 2);
 int cli_fail(const char *fmt, ...) OPIPE_PRINTF(1, 2); /* the same; CLI_FAILED */
+/* The last error that was printed, for other processes. */
+const char *cli_last_said(void);
 /* cli_report for a call that looks names up: CLI_USAGE if the error is an unknown name. */
 int cli_report_name(const char *what, const opipe_error *err);
 bool cli_is_missing(int number); /* errno of opening a file: no such file */
@@ -263,6 +266,10 @@ typedef struct cli_session {
   char pinned[256]; /* first input that binding pinned to a given tensor; "": none */
   opipe_team *team; /* of the processes that run this command together; NULL: this one alone */
   uint32_t team_rank;
+  uint32_t *places; /* [n_places] process of each rank, as --place says; malloc'ed; NULL: blocks */
+  uint32_t n_places;
+  uint32_t *here; /* [n_here] with places: the ranks of this process */
+  uint32_t n_here;
   int printed; /* standard output of a process that does not print; < 0: none */
   uint64_t n_steps_begun;
   int stopped_by; /* signal at which the steps ended; 0: none */
@@ -273,14 +280,17 @@ int cli_open(const cli_options *options, cli_session *s);
 /* team.c: after cli_open. Joins the other processes of a launcher, and gives options their presets
  * for so many. */
 int cli_join(cli_options *io_options, cli_session *s);
+/* True if it is in any of the processes, which call it together. Alone, or once the team has
+ * failed: `own`. */
+bool cli_team_any(const cli_session *s, bool own);
 /* Waits for the others; returns the status with which all end. Before cli_close. */
 int cli_part(cli_session *s, int status);
-/* The status of all: this process's own, or CLI_FAILED if another one has failed at `what`. */
-int cli_agree(cli_session *s, const char *what, int status);
+/* Tells the others how this process has fared so far; where one has failed, all fail. */
+int cli_agree(const cli_session *s, const char *where, int status);
+/* Gives all processes the plan that process 0 has made, or its failure `made`. */
+int cli_share_plan(cli_session *s, int made);
 /* launch_again.c: in a restart by launch, --save DIR is resumed if the job has saved there. */
 void cli_resume_restarted(cli_options *io_options);
-/* Waits until every process has done its work: whoever closes a session ends it for the others. */
-void cli_meet(cli_session *s);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */
 /* Refuses a plan whose outputs no single process has whole. */
 int cli_check_outputs(const cli_session *s);

@@ -10,8 +10,18 @@
 
 /* ---- errors ---- */
 
+static char last_said[sizeof(((opipe_error *)0)->message)]; /* the main thread's */
+
+const char *cli_last_said(void) {
+  return last_said[0] == '\0' ? "it has failed" : last_said;
+}
+
 static void say(const char *fmt, va_list args) {
+  va_list again;
+  va_copy(again, args);
   cli_progress_end();
+  (void)vsnprintf(last_said, sizeof last_said, fmt, again);
+  va_end(again);
   (void)fputs("onnx-pipe: ", stderr);
   (void)vfprintf(stderr, fmt, args);
   (void)fputs("\n", stderr);
@@ -46,10 +56,10 @@ static bool names(const char *message, const char *what) {
 int cli_report(const char *what, const opipe_error *err) {
   const char *message = err->message[0] == '\0' ? "failed" : err->message;
   cli_progress_end();
-  if (names(message, what))
-    (void)fprintf(stderr, "onnx-pipe: %s\n", message);
-  else
-    (void)fprintf(stderr, "onnx-pipe: %s: %s\n", what, message);
+  const bool named = names(message, what);
+  (void)snprintf(last_said, sizeof last_said, "%.100s%s%.390s", named ? "" : what,
+                 named ? "" : ": ", message);
+  (void)fprintf(stderr, "onnx-pipe: %s%s%s\n", named ? "" : what, named ? "" : ": ", message);
   return CLI_FAILED;
 }
 
@@ -261,7 +271,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
   out->launch.tag = 1;
-  out->rtol = out->atol = -1;
+  out->rtol = out->atol = out->silence_s = -1;
   out->fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;
   out->cost = command->run == cli_profile ? CLI_COST_UNSAID : OPIPE_COST_RATES;

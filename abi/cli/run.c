@@ -148,11 +148,14 @@ static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
 }
 
 static int plan_by_planner(const cli_options *o, cli_session *s) {
-  cli_strategy strategy;
-  int status = cli_planner_plan(o, s, NULL, cli_bound_batch(s), &strategy, &s->plan);
-  if (status == CLI_DONE && s->plan == NULL)
+  cli_strategy strategy = {.api = NULL};
+  int status = CLI_DONE;
+  if (s->team_rank == 0)
+    status = cli_planner_plan(o, s, NULL, cli_bound_batch(s), &strategy, &s->plan);
+  if (status == CLI_DONE && s->team_rank == 0 && s->plan == NULL)
     status = cli_usage("--hypothetical: there is no plan to run");
-  if (status == CLI_DONE)
+  status = cli_share_plan(s, status);
+  if (status == CLI_DONE && strategy.api != NULL)
     status = cli_give_strategy(o, &strategy, false);
   cli_strategy_end(&strategy);
   return status;

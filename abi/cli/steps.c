@@ -96,6 +96,8 @@ void cli_close(cli_session *s) {
   s->api->model_destroy(s->file);
   s->api->context_destroy(s->context);
   free(s->outline);
+  free(s->places);
+  free(s->here);
   memset(s, 0, sizeof(*s));
 }
 
@@ -472,6 +474,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   for (uint32_t d = 0; d < n_devices; ++d) {
     if (devices[d].threads == 0)
       devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
+    if (s->team != NULL && o->n_devices != 0 && !o->device_numbered[d])
+      devices[d].index = OPIPE_NONE;
   }
   opipe_plan_params params = {
       .struct_size = sizeof(params),
@@ -493,6 +497,9 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
                (o->improve ? OPIPE_PLAN_IMPROVE : 0u),
       .n_ranks = o->n_ranks,
       .transport = o->transport,
+      .team = s->team,
+      .places = s->team == NULL ? NULL : s->places,
+      .n_places = s->team == NULL ? 0 : s->n_places,
       .train = train,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};

@@ -237,9 +237,12 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
   const opipe_session_params params = {.struct_size = sizeof(params),
                                        .flags = how->session_flags,
                                        .spin_us = UINT32_MAX,
+                                       .local_ranks = s->here,
+                                       .n_local_ranks = s->n_here,
                                        .team = s->team};
   if (!make_room(&st, how, n_inputs, out))
     status = cli_usage("--requests %u: there is no memory for their times", how->n);
+  status = cli_agree(s, "before the session", status);
   cli_progress("loading the weights of the plan's stages");
   if (status == CLI_DONE &&
       s->api->session_open(s->context, plan, &params, &st.session, &st.err) < 0)
@@ -257,8 +260,6 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
     if (status == CLI_DONE && how->trace != NULL)
       status = cli_write_trace(s->api, st.session, how->trace);
   }
-  if (st.session != NULL)
-    cli_meet(s);
   s->api->session_close(st.session);
   free(st.inputs);
   free(st.requests);

@@ -181,6 +181,11 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {RUN, "silence", "SECONDS",
+     "another process that is not heard for so long has failed (10; at least 0.1)",
+     REAL(silence_s)},
+    {RUN, "place", "RANKS/RANKS...",
+     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -200,6 +205,11 @@ const cli_option cli_option_rows[] = {
      "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
      "(preset: the first complete set)",
      TEXT(launcher)},
+    {TRAIN, "silence", "SECONDS",
+     "another process that is not heard for so long has failed (10; at least 0.1)",
+     REAL(silence_s)},
+    {TRAIN, "place", "RANKS/RANKS...",
+     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end, and when SIGUSR1 asks", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},

@@ -94,6 +94,7 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
         *colon = '\0';
         if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
           return CLI_USAGE;
+        o->device_numbered[o->n_devices] = true;
       }
     } else if (strncmp(word, "memory=", 7) == 0) {
       if (cli_take_memory("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)

@@ -57,7 +57,7 @@ static int refuse(const cli_options *o, uint32_t size) {
 }
 
 /* One rank for each process, unless the options say otherwise. */
-static void take_defaults(cli_options *io_options, uint32_t size) {
+static void take_defaults(cli_options *io_options, const cli_session *s, uint32_t size) {
   cli_options *o = io_options;
   const bool placed = o->n_ranks != 0 || o->n_stages != 0 || o->plan_file != NULL ||
                       o->cut != NULL || o->cluster != NULL || o->n_devices > 1 ||
@@ -65,7 +65,64 @@ static void take_defaults(cli_options *io_options, uint32_t size) {
   if (o->transport == NULL)
     o->transport = "shm";
   if (!placed)
-    o->n_ranks = size;
+    o->n_ranks = s->n_places != 0 ? s->n_places : size;
+}
+
+/* ---- --place ---- */
+
+static int place_rank(cli_session *s, const char *text, uint32_t rank, uint32_t process,
+                      uint32_t most) {
+  if (rank >= most)
+    return cli_usage("--place %s: rank %u of %u: ranks are numbered from 0", text, rank, most);
+  if (s->places[rank] != OPIPE_NONE)
+    return cli_usage("--place %s: rank %u is given twice", text, rank);
+  s->places[rank] = process;
+  return CLI_DONE;
+}
+
+/* The numbers in the text, without regard to what stands between them. */
+static uint32_t count_numbers(const char *text) {
+  uint32_t n = 0;
+  for (const char *at = text; *at != '\0'; ++at)
+    n += at == text || at[-1] == ',' || at[-1] == '/' ? 1 : 0;
+  return n;
+}
+
+/* "0,1/2,3": ranks of process 0, of process 1, ... */
+static int read_places(cli_session *s, const char *text, uint32_t size) {
+  const char *at = text;
+  uint32_t process = 0;
+  s->n_places = count_numbers(text);
+  s->places = calloc(s->n_places + 1, sizeof *s->places);
+  s->here = calloc(s->n_places + 1, sizeof *s->here);
+  if (s->places == NULL || s->here == NULL)
+    return cli_fail("out of memory");
+  for (uint32_t r = 0; r < s->n_places; ++r)
+    s->places[r] = OPIPE_NONE;
+  for (;;) {
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long rank = strtoull(at, &end, 10);
+    const bool ends = *end == ',' || *end == '/' || *end == '\0';
+    if (end == at || *at < '0' || *at > '9' || errno != 0 || rank > UINT32_MAX || !ends)
+      return cli_usage("--place %s: '%s' is not a list of ranks, as 0,1/2,3 is", text, at);
+    const int status = place_rank(s, text, (uint32_t)rank, process, s->n_places);
+    if (status != CLI_DONE)
+      return status;
+    process += *end == '/' ? 1 : 0;
+    if (*end == '\0')
+      break;
+    at = end + 1;
+  }
+  if (process + 1 != size) {
+    return cli_usage("--place %s: it has the ranks of %u processes, the team has %u", text,
+                     process + 1, size);
+  }
+  for (uint32_t r = 0; r < s->n_places; ++r) {
+    if (s->places[r] == s->team_rank)
+      s->here[s->n_here++] = r;
+  }
+  return CLI_DONE;
 }
 
 int cli_join(cli_options *io_options, cli_session *s) {
@@ -73,6 +130,11 @@ int cli_join(cli_options *io_options, cli_session *s) {
   opipe_team_params params = opipe_team_params_init();
   opipe_team_info info = opipe_team_info_init();
   params.launcher = io_options->launcher;
+  if (io_options->silence_s != -1 &&
+      !(io_options->silence_s >= 0.1 && io_options->silence_s <= 1e6))
+    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed", io_options->silence_s);
+  if (io_options->silence_s != -1)
+    params.silence_ns = (uint64_t)(io_options->silence_s * 1e9);
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
     return err.status == OPIPE_E_NOTFOUND && io_options->launcher != NULL ? CLI_USAGE : status;
@@ -83,32 +145,71 @@ int cli_join(cli_options *io_options, cli_session *s) {
   if (info.size == 1) { /* alone */
     s->api->team_close(s->team);
     s->team = NULL;
-    return CLI_DONE;
+    return io_options->place == NULL
+               ? CLI_DONE
+               : cli_usage("--place %s: this is the only process", io_options->place);
   }
-  take_defaults(io_options, info.size);
-  const int status = refuse(io_options, info.size);
+  int status = CLI_DONE;
+  if (io_options->place != NULL)
+    status = read_places(s, io_options->place, info.size);
+  take_defaults(io_options, s, info.size);
+  if (status == CLI_DONE)
+    status = refuse(io_options, info.size);
   return status == CLI_DONE && info.rank != 0 ? hush(s) : status;
 }
 
-int cli_agree(cli_session *s, const char *what, int status) {
+/* ---- together ---- */
+
+int cli_agree(const cli_session *s, const char *where, int status) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_gather_params all = opipe_gather_params_init();
   if (s->team == NULL)
     return status;
-  all.name = what;
-  all.timeout_ns = UINT64_MAX;
-  all.refused = status == CLI_DONE ? OPIPE_OK : OPIPE_E_IO;
-  all.reason = "it has refused";
-  if (s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE)
-    status = cli_report(what, &err);
-  return status;
+  all.name = where;
+  all.refused = status == CLI_DONE ? OPIPE_OK : OPIPE_E_PEER;
+  all.reason = cli_last_said();
+  return s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE
+             ? cli_report(where, &err)
+             : status;
 }
 
-void cli_meet(cli_session *s) {
-  opipe_gather_params all = opipe_gather_params_init();
-  all.name = "done";
+int cli_share_plan(cli_session *s, int made) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_share_params params = opipe_share_params_init();
+  opipe_plan *plan = NULL;
+  if (s->team == NULL)
+    return made;
+  params.team = s->team;
+  params.plan = made == CLI_DONE ? s->plan : NULL;
+  params.refused = made == CLI_DONE ? OPIPE_OK : OPIPE_E_PEER;
+  params.reason = cli_last_said();
+  if (s->api->plan_share(s->bound, &params, &plan, &err) < 0)
+    return made == CLI_DONE ? cli_report("plan", &err) : made;
+  s->api->plan_destroy(s->plan);
+  s->plan = plan;
+  return CLI_DONE;
+}
+
+static opipe_status take_answer(void *ctx, uint32_t rank, const void *data, uint64_t n_bytes) {
+  bool answer = false, *any = ctx;
+  (void)rank;
+  if (n_bytes == sizeof answer)
+    memcpy(&answer, data, n_bytes);
+  *any = *any || answer;
+  return OPIPE_OK;
+}
+
+bool cli_team_any(const cli_session *s, bool own) {
+  opipe_gather_params answers = opipe_gather_params_init();
+  bool any = own;
+  answers.name = "any";
+  answers.data = &own;
+  answers.n_bytes = sizeof own;
+  answers.part = take_answer;
+  answers.part_ctx = &any;
   if (s->team != NULL)
-    (void)s->api->team_gather(s->team, &all, NULL);
+    (void)s->api->team_gather(s->team, &answers, NULL);
+  return any;
 }
 
 int cli_part(cli_session *s, int status) {
@@ -119,7 +220,7 @@ int cli_part(cli_session *s, int status) {
   end.name = "end";
   end.timeout_ns = UINT64_MAX;
   end.refused = status == CLI_DONE || status >= CLI_SIGNALLED ? OPIPE_OK : OPIPE_E_PEER;
-  end.reason = "it has failed";
+  end.reason = cli_last_said();
   if (s->api->team_gather(s->team, &end, &err) < 0 && end.refused == OPIPE_OK)
     status = cli_report("ending with the other processes", &err);
   s->api->team_close(s->team);
@@ -128,17 +229,21 @@ int cli_part(cli_session *s, int status) {
   return status;
 }
 
+static size_t process_of(const cli_session *s, size_t rank, size_t each) {
+  return rank < s->n_places ? s->places[rank] : rank / each;
+}
+
 /* The number of a stage whose replicas are in several processes; -1: there is none. A plan lists
  * the ranks of every stage's replicas one after the other. */
-static int split_stage(const json_t *plan, uint32_t n_processes) {
+static int split_stage(const json_t *plan, const cli_session *s, uint32_t n_processes) {
   const json_t *replicas = json_object_get(plan, "replicas");
   const json_t *ranks = json_object_get(replicas, "ranks");
   const size_t n = (size_t)json_integer_value(json_object_get(replicas, "replicas"));
   const size_t each = json_array_size(json_object_get(plan, "devices")) / n_processes;
   for (size_t i = 0; n > 1 && each != 0 && i < json_array_size(ranks); ++i) {
-    const json_int_t rank = json_integer_value(json_array_get(ranks, i));
-    const json_int_t first = json_integer_value(json_array_get(ranks, i - i % n));
-    if (rank / (json_int_t)each != first / (json_int_t)each)
+    const size_t rank = (size_t)json_integer_value(json_array_get(ranks, i));
+    const size_t first = (size_t)json_integer_value(json_array_get(ranks, i - i % n));
+    if (process_of(s, rank, each) != process_of(s, first, each))
       return (int)(i / n);
   }
   return -1;
@@ -156,7 +261,7 @@ int cli_check_outputs(const cli_session *s) {
     return cli_report("plan", &err);
   }
   json_t *plan = json_loadb(g.data, g.n, 0, NULL);
-  const int stage = plan == NULL ? -1 : split_stage(plan, info.size);
+  const int stage = plan == NULL ? -1 : split_stage(plan, s, info.size);
   const int status = plan == NULL ? cli_fail("out of memory for the plan")
                      : stage < 0
                          ? CLI_DONE

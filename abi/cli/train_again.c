@@ -21,10 +21,15 @@ static void find_gradient(const train_loop *l, char *out, size_t room) {
   }
 }
 
-/* Replaces the loop's session by one that runs stages one by one. */
+/* Replaces the loop's session by one that runs stages one by one. Of several processes, process 0
+ * alone has one: the others get CLI_CHECK_FAILED. */
 static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
-  l->run->s->api->session_close(l->session);
+  const cli_session *s = l->run->s;
+  l->alone = true;
+  s->api->session_close(l->session);
   l->session = NULL;
+  if (s->team != NULL && s->team_rank != 0)
+    return CLI_CHECK_FAILED;
   const int status = train_open_session(l, flags | OPIPE_SESSION_REFERENCE);
   return status == CLI_DONE ? train_state_put(l, state) : status;
 }
@@ -64,7 +69,8 @@ static void say(const train_loop *l, const char *what, const char *parameter) {
                  (unsigned long long)r->step, what,
                  parameter == NULL ? "" : ": the first gradient that is not finite is that of ",
                  parameter == NULL ? "" : parameter);
-  (void)fprintf(stderr, "onnx-pipe: %s\n", l->out->stopped);
+  if (l->run->s->team_rank == 0)
+    (void)fprintf(stderr, "onnx-pipe: %s\n", l->out->stopped);
 }
 
 /* A mean over no labels: there is nothing to search for. */
@@ -85,10 +91,12 @@ int train_again(train_loop *l) {
   const opipe_train_report *r = &l->out->reports[l->out->n_steps - 1];
   if (r->count == 0)
     return say_unlabelled(l);
-  (void)fprintf(stderr,
-                "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it is run "
-                "again with every value checked\n",
-                (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm));
+  if (l->run->s->team_rank == 0) {
+    (void)fprintf(stderr,
+                  "onnx-pipe: step %llu: loss %g, gradient norm %g: it was not applied; it is run "
+                  "again with every value checked\n",
+                  (unsigned long long)r->step, train_shown(r->loss), train_shown(r->gradient_norm));
+  }
   find_gradient(l, parameter, sizeof(parameter));
   int status = train_state_take(l, false, &state);
   state.clock.steps = r->step - 1; /* the same random numbers */

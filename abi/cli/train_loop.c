@@ -98,8 +98,13 @@ static void print_step(const train_loop *l, const opipe_train_report *r, double 
 /* An error in the data is not a value that is not finite, although both are INVALID. */
 static int failed(train_loop *l, const train_place *place, opipe_status status,
                   const opipe_error *err) {
+  const cli_session *s = l->run->s;
   const int reported = cli_report("train", err);
-  if (!l->run->o->check_finite || status != OPIPE_E_INVALID || train_fails_unchecked(l, place))
+  if (!l->run->o->check_finite)
+    return reported;
+  /* Of several processes, the session of one has failed by its data, those of the others by it. */
+  const bool by_data = cli_team_any(s, status == OPIPE_E_INVALID);
+  if (!by_data || (s->team == NULL && train_fails_unchecked(l, place)))
     return reported;
   ++l->out->n_not_finite;
   (void)snprintf(l->out->stopped, sizeof(l->out->stopped), "%s", err->message);
@@ -242,7 +247,9 @@ int train_open_session(train_loop *l, uint32_t flags) {
                                        .flags = flags,
                                        .max_in_flight = l->n_places,
                                        .spin_us = UINT32_MAX,
-                                       .team = run->s->team};
+                                        .local_ranks = l->alone ? NULL : run->s->here,
+                                        .n_local_ranks = l->alone ? 0 : run->s->n_here,
+                                        .team = l->alone ? NULL : run->s->team};
   return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
              ? cli_report("opening a session", &err)
              : CLI_DONE;
@@ -308,6 +315,7 @@ int train_go(const train_run *run, train_result *out) {
                    ? cli_fail("out of memory for the reports of %llu steps",
                               (unsigned long long)run->n_steps)
                    : open_places(&l);
+  status = cli_agree(run->s, "before the session", status);
   if (status == CLI_DONE)
     status = train_open_session(&l, run->session_flags);
   if (status == CLI_DONE)
@@ -316,6 +324,7 @@ int train_go(const train_run *run, train_result *out) {
     status = train_try_targets(&l);
   if (status == CLI_DONE && run->noise != NULL)
     status = train_noise_open(&l, run->noise);
+  status = cli_agree(run->s, "before the first step", status);
   if (status == CLI_DONE)
     status = train_steps(&l);
   if (status == CLI_DONE)
@@ -325,10 +334,8 @@ int train_go(const train_run *run, train_result *out) {
   if (status == CLI_DONE && run->fullest_bytes != NULL)
     *run->fullest_bytes = cli_fullest_rank(run->s->api, l.session);
   close_places(&l);
-  if (l.session != NULL) {
-    cli_meet(run->s);
+  if (l.session != NULL)
     run->s->api->session_close(l.session);
-  }
   return status;
 }
 

@@ -25,6 +25,7 @@ typedef struct train_loop {
   double end_s;               /* of the last one finished */
   double start_s, shown_s;    /* of the first step; of the last line of progress */
   uint64_t tokens;            /* of a sample; 0: it has none */
+  bool alone;                 /* of several processes, process 0 repeats a mini-batch */
   const train_place *stopped; /* mini-batch that was not finite, if that ends the run */
   train_result *out;
 } train_loop;

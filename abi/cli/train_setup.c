@@ -134,11 +134,13 @@ static uint64_t stash_bytes(const cli_session *s, opipe_plan *plan) {
 static void judge_recompute(train_setup *t) {
   opipe_plan *plain = NULL;
   opipe_train_options options = t->options;
-  if (options.recompute == OPIPE_RECOMPUTE_NONE || t->o.plan_file != NULL)
+  if (options.recompute == OPIPE_RECOMPUTE_NONE || t->o.plan_file != NULL || t->s.team_rank != 0)
     return;
   options.recompute = OPIPE_RECOMPUTE_NONE;
+  cli_session alone = t->s; /* the other processes need not know */
+  alone.team = NULL;
   t->o.quiet = true;
-  const int status = cli_make_train_plan(&t->o, &t->s, 1, &options, &plain);
+  const int status = cli_make_train_plan(&t->o, &alone, 1, &options, &plain);
   t->o.quiet = false;
   if (status != CLI_DONE)
     return;
@@ -250,8 +252,13 @@ int train_setup_open(train_setup *t, const cli_options *given, bool needs_data) 
     status = cli_check_planner(&t->o, &t->s);
   const bool planned = status == CLI_DONE && cli_asks_planner(&t->o, &t->s);
   if (planned) {
-    status =
-        cli_planner_plan(&t->o, &t->s, &t->options, train_setup_batch(t), &t->strategy, &t->s.plan);
+    if (t->s.team_rank == 0) {
+      status = cli_planner_plan(&t->o, &t->s, &t->options, train_setup_batch(t), &t->strategy,
+                                &t->s.plan);
+    }
+    if (status == CLI_DONE && t->s.team_rank == 0 && needs_data && t->s.plan == NULL)
+      status = cli_usage("--hypothetical: there is no plan to run");
+    status = cli_share_plan(&t->s, status);
   } else if (status == CLI_DONE) {
     status = cli_make_train_plan(&t->o, &t->s, 1, &t->options, &t->s.plan);
     if (status == CLI_DONE)

@@ -56,7 +56,7 @@ def of_class(name, kind):
     parts = [f"## {name}", f"`{head}`" if head != name else "", prose(kind.__doc__)]
     if issubclass(kind, Exception):
         others = [base.__name__ for base in kind.__mro__[1:] if base.__module__ == "builtins"]
-        parts[1] = f"Status {kind.status}; " * bool(kind.status) + "also a " + ", ".join(others[:1]) + "."
+        parts[1] = f"Status {kind.status}; " * bool(kind.status) + f"also {'an' if others[0][0] in 'AEIOU' else 'a'} {others[0]}."
     bases = [kind] + [base for base in kind.__mro__[1:] if base.__module__.startswith("onnxpipe") and base.__name__ in ("Runner", "Handle")]
     seen = set()
     for base in bases if not dataclasses.is_dataclass(kind) and not issubclass(kind, Exception) else [kind]:

@@ -6,8 +6,8 @@
 
 onnxpipe holds the package, libonnxpipe.so, the plugins, the command and the adapter for ONNX Runtime; they need nothing but glibc, and
 the tag says which. onnxruntime-ep-onnx-pipe is the name under which users of ONNX Runtime find the adapter: it requires onnxpipe and
-holds a path. Neither holds or requires onnxruntime. Equal trees give equal bytes. --here makes one of any build, which needs the
-libraries of this machine, and says so by its tag.
+holds only a path. onnxruntime is neither held nor required by either. Equal trees give equal bytes. --here accepts any build; the wheel then needs the
+libraries of this machine, and its tag says so.
 """
 
 import base64
@@ -22,9 +22,9 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
-# What every manylinux system has: https://peps.python.org/pep-0600/
+# Libraries that every manylinux system has: https://peps.python.org/pep-0600/
 SYSTEM = r"(linux-vdso|libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so.*"
-# What is linked in, or compiled in from headers.
+# Packages that are linked in, or compiled in from headers.
 BUNDLED = ("libjansson-dev", "libprotobuf-c-dev", "libxxhash-dev")
 
 
@@ -80,7 +80,7 @@ def version():
 
 
 def project():
-    """What pyproject.toml says: the summary, what is required, and with which extras. (tomllib is there since Python 3.11 alone.)"""
+    """Summary, requirements and extras of pyproject.toml, without tomllib, which needs Python 3.11."""
     text = read(ROOT, "pyproject.toml").decode()
 
     def listed(line):

@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which initializers are trained, and why.
  *
- * By default: floats on a differentiable path to the loss that are no literal (one element, unless
- * it is the scale or the bias of a norm, a product or a convolution) and no buffer (tables that
- * reach the loss only through Sin, Cos or as those of a RotaryEmbedding, running statistics). Globs
- * come after, the last match wins; one-element initializers and running statistics are taken by
- * their full name only.
+ * Candidates are floats on a differentiable path to the loss. They are told apart, in this order,
+ * by
+ * - the file's metadata of parameters and buffers (loader/passes/origins.c)
+ * - use: weights of products and norms are trained, except ones and zeros under an exporter's name
+ * - place (column `meets`): exponents, bounds, fill values, tables that reach the loss only through
+ *   Sin, Cos or as those of a RotaryEmbedding, running statistics, and means or deviations applied
+ *   to a graph input are not trained
+ * - numbers: masks, sines, slopes of ALiBi, slopes on integers, coordinates, repeated factors are
+ *   not trained
+ * - name: constants that an exporter named after a node ("unsqueeze_11"), or counted ("c_12"), are
+ *   not trained if their numbers are equal, few, plain or from a function
+ *
+ * A literal (one element, unless it is the scale or the bias of a norm, a product or a convolution)
+ * is not trained. A plain number among named parameters is a literal if it only scales or shifts
+ * terms of the loss, and doubtful elsewhere. Globs come after, the last match wins; one-element
+ * initializers and running statistics are taken by their full name only.
  */
 #include <math.h>
 #include <string.h>

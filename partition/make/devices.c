@@ -13,11 +13,15 @@ typedef struct choosing {
   opipe_error *err;
 } choosing;
 
-/* Describes or asks device `index` of the caller's list, for `rank`. */
-static opipe_status look(const choosing *c, uint32_t rank, uint32_t index) {
+/* Describes or asks device `index` of the caller's list, for `rank`. told: the answer of its own
+ * process, if another may have it. */
+static opipe_status look(const choosing *c, uint32_t rank, uint32_t index,
+                         const opipe_device_info *told) {
   opi_device_spec *spec = &c->plan->decided.devices[rank];
   opipe_device_description d = {.alignment = 0};
   char what[48];
+  if (c->env->told != NULL)
+    return opi_device_take(c->env, told, spec, &c->facts[rank], c->err);
   if (c->params->n_descriptions == 0)
     return opi_device_look(c->env, spec, &c->facts[rank], c->err);
   opi_array_get(c->params->descriptions, c->params->descriptions_stride, index, &d, sizeof d);
@@ -47,10 +51,14 @@ static void share_cap(const choosing *c, uint32_t rank) {
 static opipe_status choose(const choosing *c, uint32_t rank) {
   const uint32_t last = c->params->n_devices == 0 ? 0 : c->params->n_devices - 1;
   const uint32_t index = rank < last ? rank : last;
+  const opi_devices_told *told = c->env->told;
   opipe_device_choice choice = {.kind = "cpu"};
+  opipe_device_info answer = {.struct_size = (uint32_t)sizeof answer};
   opi_arena *arena = &c->plan->arena;
   if (c->params->n_devices != 0)
     opi_array_get(c->params->devices, c->params->devices_stride, index, &choice, sizeof choice);
+  if (told != NULL)
+    OPI_TRY(told->find(told->ctx, rank, c->plan->decided.n_ranks, index, &choice, &answer, c->err));
   const char *kind = choice.kind == NULL ? "cpu" : choice.kind;
   opi_device_spec *spec = &c->plan->decided.devices[rank];
   *spec = (opi_device_spec){
@@ -65,7 +73,7 @@ static opipe_status choose(const choosing *c, uint32_t rank) {
   }
   if (spec->kind == NULL || spec->options == NULL)
     return opi_fail_nomem(c->err, 0, "devices");
-  OPI_TRY(look(c, rank, index));
+  OPI_TRY(look(c, rank, index, &answer));
   spec->kind = opi_arena_strdup(arena, spec->kind);
   if (spec->kind == NULL)
     return opi_fail_nomem(c->err, 0, "devices");

@@ -36,8 +36,9 @@ opipe_status opi_plan_finish(const opi_plan_env *env, opi_plan *plan, const opi_
 
 /* recount.c. Checks, before a plan runs here, that the backends support its nodes and that every
  * rank, counted on its device, fits its cap. Plans made for the devices of this process pass at
- * once. The plan is not changed. Errors: NOTFOUND, a missing backend; UNSUPPORTED, by rank and
- * node; LIMIT, by rank with all numbers. */
+ * once. With env->local only the ranks here are asked and held to caps. The plan is not changed.
+ * Errors: NOTFOUND, a missing backend; UNSUPPORTED, by rank and node; LIMIT, by rank with all
+ * numbers. */
 opipe_status opi_plan_recount(const opi_plan_env *env, const opi_plan *plan, opipe_error *err);
 /* The same for every plan, with the counted bytes: out_memory [n_ranks], or NULL. visitor: NULL:
  * none. */

@@ -17,8 +17,16 @@ typedef struct recount {
   opipe_error *err;
 } recount;
 
-/* Takes from the device only what the plan does not decide; sessions compare the rest. */
+static bool is_here(const recount *c, uint32_t rank) {
+  return c->env->local == NULL || c->env->local[rank];
+}
+
+/* Takes from the device only what the plan does not decide; sessions compare the rest. A device
+ * that is elsewhere is not asked. */
 static opipe_status look(recount *c, uint32_t rank) {
+  c->facts[rank].described = !is_here(c, rank);
+  if (!is_here(c, rank))
+    return OPIPE_OK;
   opi_device_spec here = c->own.decided.devices[rank];
   const opipe_status status = opi_device_look(c->env, &here, &c->facts[rank], c->err);
   return status < 0
@@ -51,6 +59,31 @@ static opipe_status support(recount *c, uint32_t rank) {
   return status < 0 ? opi_error_prefix(c->err, "rank %u: ", rank) : OPIPE_OK;
 }
 
+/* Only ranks here are held to caps: bytes of the others are estimates, and their own processes
+ * count them. A cap that is shared with a rank elsewhere is held by the first that is here. */
+static opipe_status lift_caps(recount *c) {
+  opi_decision *plan = &c->own.decided;
+  if (c->env->local == NULL)
+    return OPIPE_OK;
+  opi_device_spec *devices =
+      opi_arena_copy(&c->own.arena, plan->devices, plan->n_ranks * sizeof *devices);
+  uint32_t *first = OPI_ARENA_ARRAY(&c->own.arena, uint32_t, plan->n_ranks);
+  if (devices == NULL || first == NULL)
+    return opi_fail_nomem(c->err, plan->n_ranks * sizeof *devices, "devices");
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const uint32_t holder = opi_cap_holder(plan->devices, r);
+    devices[r].memory_with = 0;
+    if (!is_here(c, r))
+      devices[r].memory_bytes = 0;
+    else if (first[holder] == 0)
+      first[holder] = r + 1;
+    else
+      devices[r].memory_with = first[holder];
+  }
+  plan->devices = devices;
+  return OPIPE_OK;
+}
+
 static opipe_status count(recount *c) {
   opi_plan *own = &c->own;
   const int64_t rows = opi_microbatch_rows_most(&own->decided);
@@ -58,11 +91,14 @@ static opipe_status count(recount *c) {
   c->here = OPI_ARENA_ARRAY(&own->arena, bool, own->decided.n_nodes);
   if (c->facts == NULL || c->here == NULL)
     return opi_fail_nomem(c->err, own->decided.n_nodes, "a plan");
+  OPI_TRY(lift_caps(c));
   for (uint32_t r = 0; r < own->decided.n_ranks; ++r)
     OPI_TRY(look(c, r));
   OPI_TRY(opi_plan_bind(&own->decided, c->env->model, c->env->bind, rows, &c->bound, c->err));
-  for (uint32_t r = 0; r < own->decided.n_ranks; ++r)
-    OPI_TRY(support(c, r));
+  for (uint32_t r = 0; r < own->decided.n_ranks; ++r) {
+    if (is_here(c, r))
+      OPI_TRY(support(c, r));
+  }
   return opi_plan_finish(c->env, own, c->facts, c->bound, c->err);
 }
 

@@ -33,26 +33,69 @@ static opipe_status find_by_uuid(const opi_plan_env *env, opi_device_spec *io_sp
   return OPIPE_OK;
 }
 
-opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
-                             opi_device_facts *out_facts, opipe_error *err) {
+opipe_status opi_device_answer(const opi_plan_env *env, opi_device_spec *io_spec,
+                               opipe_device_info *out_info, opipe_error *err) {
   opi_backend_ref backend;
-  opipe_device_info info;
   const char *colon = strchr(io_spec->kind, ':');
   if (colon != NULL)
     OPI_TRY(find_by_uuid(env, io_spec, colon, err));
   OPI_TRY(env->plugins->backend(env->plugins->ctx, io_spec->kind, &backend, err));
-  OPI_TRY(opi_device_ask(&backend, io_spec->index, &info, err));
-  io_spec->alignment = info.alignment;
-  io_spec->flags = info.flags;
+  return opi_device_ask(&backend, io_spec->index, out_info, err);
+}
+
+static void take_answer(const opipe_device_info *info, opi_device_spec *io_spec,
+                        opi_device_facts *out_facts) {
+  io_spec->alignment = info->alignment;
+  io_spec->flags = info->flags;
   io_spec->domain = 0; /* this process */
-  *out_facts = (opi_device_facts){.flops = info.peak_flops,
-                                  .fp64_flops = info.fp64_flops,
-                                  .fp16_flops = info.fp16_flops,
-                                  .bf16_flops = info.bf16_flops,
-                                  .bandwidth = info.bandwidth,
-                                  .launch_ns = info.launch_ns,
-                                  .memory_bytes = info.memory_bytes,
-                                  .max_threads = info.max_threads};
+  *out_facts = (opi_device_facts){.flops = info->peak_flops,
+                                  .fp64_flops = info->fp64_flops,
+                                  .fp16_flops = info->fp16_flops,
+                                  .bf16_flops = info->bf16_flops,
+                                  .bandwidth = info->bandwidth,
+                                  .launch_ns = info->launch_ns,
+                                  .memory_bytes = info->memory_bytes,
+                                  .max_threads = info->max_threads};
+}
+
+opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,
+                             opi_device_facts *out_facts, opipe_error *err) {
+  opipe_device_info info;
+  OPI_TRY(opi_device_answer(env, io_spec, &info, err));
+  take_answer(&info, io_spec, out_facts);
+  return OPIPE_OK;
+}
+
+/* True if programs have the same bytes, and the same nominal times, on both. */
+static bool is_same_make(const opipe_device_info *a, const opipe_device_info *b) {
+  return a->alignment == b->alignment && a->flags == b->flags && strcmp(a->name, b->name) == 0 &&
+         a->peak_flops == b->peak_flops && a->fp64_flops == b->fp64_flops &&
+         a->fp16_flops == b->fp16_flops && a->bf16_flops == b->bf16_flops &&
+         a->bandwidth == b->bandwidth && a->launch_ns == b->launch_ns &&
+         a->max_threads == b->max_threads;
+}
+
+/* A number for the device that no other has; 0: it has no name of its own. */
+static uint32_t domain_of(const char *uuid) {
+  uint32_t sum = 2166136261u; /* FNV-1a */
+  for (const char *at = uuid; *at != '\0'; ++at)
+    sum = (sum ^ (unsigned char)*at) * 16777619u;
+  return uuid[0] == '\0' ? 0 : sum | 1u;
+}
+
+opipe_status opi_device_take(const opi_plan_env *env, const opipe_device_info *told,
+                             opi_device_spec *io_spec, opi_device_facts *out_facts,
+                             opipe_error *err) {
+  opipe_device_info own, there = *told;
+  opi_device_spec here = *io_spec;
+  opipe_error unused = OPIPE_ERROR_INIT;
+  OPI_TRY(opi_device_check(&there, io_spec->kind, io_spec->index, err));
+  take_answer(&there, io_spec, out_facts);
+  const bool is_here =
+      opi_device_answer(env, &here, &own, &unused) == OPIPE_OK && is_same_make(&own, &there);
+  out_facts->described = !is_here;
+  if (!is_here || strcmp(own.uuid, there.uuid) != 0)
+    io_spec->domain = domain_of(there.uuid);
   return OPIPE_OK;
 }
 

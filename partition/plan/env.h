@@ -22,6 +22,17 @@ typedef struct opi_plugins {
 
 #define OPI_PLAN_FORMAT "onnx-pipe plan 3" /* first line of plan files */
 
+/* Devices of ranks that may be in other processes, as their processes tell of them. */
+typedef struct opi_devices_told {
+  const void *ctx;
+  /* The device of rank `rank` of n_ranks, which has entry `entry` of the caller's list: the choice,
+   * and what the device answers. All strings live as long as ctx. Errors: INVALID: the ranks do
+   * not fit the processes; the owner's own, about the device. */
+  opipe_status (*find)(const void *ctx, uint32_t rank, uint32_t n_ranks, uint32_t entry,
+                       opipe_device_choice *out_choice, opipe_device_info *out_info,
+                       opipe_error *err);
+} opi_devices_told;
+
 typedef struct opi_plan_env {
   const opipe_allocator *allocator;
   const opi_logger *logger;
@@ -35,6 +46,8 @@ typedef struct opi_plan_env {
   /* [n_stages - 1] the last node of every stage but the last (opi_cut_behind): fixes the cut. NULL:
    * the cut is given otherwise, or searched */
   const char *const *stage_ends;
+  const opi_devices_told *told; /* who tells of the ranks' devices; NULL: backends here do */
+  const bool *local;            /* [n_ranks] recount.c: ranks whose devices are here; NULL: all */
   const opi_program_visitor *visitor; /* sees the programs when a plan is finished; NULL: none */
   /* search for better orders (partition/schedule/order_search.h); NULL: built without */
   const struct opi_order_search *search;
@@ -63,8 +76,17 @@ opipe_status opi_plan_check_link(const opi_decision *plan, opipe_error *err);
 opipe_status opi_device_describe(const opipe_device_description *description, const char *what,
                                  opi_device_spec *io_spec, opi_device_facts *out_facts,
                                  opipe_error *err);
+/* device.c. The same for a device of another process that gave this answer. Where the device with
+ * that number here is of the same make, backends are asked about it, so that bytes are exact. */
+opipe_status opi_device_take(const opi_plan_env *env, const opipe_device_info *told,
+                             opi_device_spec *io_spec, opi_device_facts *out_facts,
+                             opipe_error *err);
 opipe_status opi_link_describe(const opipe_link_description *description, const char *what,
                                opi_link *out_link, opipe_error *err);
+/* device.c. Asks the backend of `io_spec`, whose kind may be "kind:uuid", which becomes kind and
+ * index. Errors: NOTFOUND; the backend's; INVALID, numbers out of range. */
+opipe_status opi_device_answer(const opi_plan_env *env, opi_device_spec *io_spec,
+                               opipe_device_info *out_info, opipe_error *err);
 /* device.c. Asks the backend of `io_spec` for alignment, flags, domain and facts. Errors: NOTFOUND;
  * the backend's; INVALID, numbers out of range. */
 opipe_status opi_device_look(const opi_plan_env *env, opi_device_spec *io_spec,

@@ -2,10 +2,10 @@
 /* Offsets in the arena: storages are placed largest first, each into the smallest gap among those
  * that live at the same time.
  *
- * What is placed stands in a search tree by offset (a treap). Each node knows when the first of its
- * subtree begins to live and the last ends, and the largest gap where all of them live: subtrees
- * that are out of time, or that all live and have no gap that is large enough, are passed in one
- * step. O(log n) for each storage where many live at once or one after the other.
+ * Placed storages are kept in a search tree by offset (a treap). Each node knows when the first of
+ * its subtree begins to live and the last ends, and the largest gap where all of them live:
+ * subtrees that are out of time, or that all live and have no gap that is large enough, are passed
+ * in one step. O(log n) for each storage where many live at once or one after the other.
  */
 #include "program.h"
 

@@ -39,7 +39,7 @@ typedef struct relayout {
   bool full;      /* the pool is */
 } relayout;
 
-/* -- what nodes are ---------------------------------------------------------------------------- */
+/* -- kinds of nodes ---------------------------------------------------------------------------- */
 
 static bool is_standard(const opipe_node *node) {
   return node->domain == NULL || node->domain[0] == '\0' || strcmp(node->domain, "ai.onnx") == 0;

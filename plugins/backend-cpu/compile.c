@@ -269,7 +269,7 @@ static opipe_status list_layouts(const opipe_program *program, const cpu_layout 
     const cpu_layout *layout = &layouts[i];
     const bool raw = layout->kind == CPU_LAYOUT_RAW, copied = raw && program->device->copies;
     const uint64_t dense_bytes = program->graph->values[layout->value].n_bytes;
-    /* what reads the parameter may be another program; a copy is what opipe_host_alloc takes */
+    /* another program may read the parameter; a copy is what opipe_host_alloc takes */
     opipe_param_layout_put(out_layouts, i, layout->slot,
                            master || layout->kind == CPU_LAYOUT_MASTER ? OPIPE_LAYOUT_MASTER
                            : layout->kind == CPU_LAYOUT_CODES          ? layout->matrix->key

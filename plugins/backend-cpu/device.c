@@ -56,8 +56,8 @@ static bool cpuinfo(const char *key, char *out_text, size_t room) {
  * shared by some processors of a socket. */
 static const double NOMINAL_FLOPS = 80e9, NOMINAL_BANDWIDTH = 10e9;
 
-/* What a device takes that nothing is said to: by the rule for the processor, where the kernels are
- * the best of it too. */
+/* The kind that a device takes by default: the processor's rule if its best kernels are in use,
+ * else none. */
 static cpu_dots_kind own_bf16(cpu_isa isa) {
   cpu_dots_machine machine;
   cpu_dots_detect(&machine);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels can do in one go:
+/* Groups of nodes that the kernels compute in one go:
  *
  *   - A product with packed weights, then bias, activation, times a gate, plus a residual, whatever
  *     views stand between them. Its step stands where the last of its nodes stood.
@@ -8,8 +8,8 @@
  *   - A sum of two tensors, then a layer or RMS norm. Stands where the sum stood.
  *   - Split of packed queries, keys and values, views, Attention: the step reads the packed rows.
  *
- * What disappears must be a temporary that nobody else reads: a value at the border (a cut tensor)
- * is never swallowed.
+ * A value that disappears must be a temporary without other readers: a value at the border (a cut
+ * tensor) is never swallowed.
  */
 #include "fuse.h"
 
@@ -119,7 +119,8 @@ static bool absorb(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int
   return false;
 }
 
-/* What turns sums of products of integers into numbers: one factor, or one for each column. */
+/* The scale that turns sums of products of integers into numbers: one factor, or one for each
+ * column. */
 static bool absorb_scale(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int *io_stage) {
   const uint32_t other = *io_stage == -1 ? other_operand(f, node, g->out) : OPIPE_NONE;
   if (other == OPIPE_NONE || !is_op(node, "Mul"))

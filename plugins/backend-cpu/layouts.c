@@ -258,7 +258,7 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
                turned ? add_panels_turned : add_panels, &job);
 }
 
-/* ---- what a program wants ---- */
+/* ---- layouts that a program wants ---- */
 
 static opipe_status add_layout(opipe_program *program, cpu_layout *layouts, uint32_t *io_n,
                                const cpu_step *step, const cpu_operand *operand, opipe_error *err) {
@@ -307,8 +307,9 @@ static void sort_layouts(cpu_layout *layouts, uint32_t *io_n) {
 }
 
 /* In an owned set nothing lies in place, of fp32 parameters there is one dense form, and of panels
- * one: kernels multiply by them and by their transpose. What can be read in either form is read in
- * the master's, whichever programs of the set bring it: a tied table (hosts know it from 1.2 on).
+ * one: kernels multiply by them and by their transpose. A parameter that can be read in either form
+ * is read in the master's, whichever programs of the set bring it: a tied table (hosts know it from
+ * 1.2 on).
  */
 static void own_layout(const opipe_program *program, const cpu_step *step, uint32_t i) {
   cpu_operand *operand = &step->in[i];

@@ -57,7 +57,7 @@ typedef struct cpu_tensor {
 typedef struct cpu_call {
   const cpu_exec *exec;
   const opipe_node *node;
-  const void *plan; /* what prepare made */
+  const void *plan; /* made by prepare */
   const cpu_tensor *in;
   const cpu_tensor *out;
   void *workspace;
@@ -176,8 +176,8 @@ void cpu_layout_add(const cpu_exec *exec, uint32_t kind, const int64_t *shape, u
 const void *cpu_params_data(const opipe_params *params, uint32_t slot, uint32_t kind);
 /* codes.c: the packed copy of a matrix, NULL when the set does not have it. */
 const void *cpu_params_matrix(const opipe_params *params, const cpu_matrix *matrix);
-/* Layout of the master copy of `slot`, CPU_LAYOUT_MASTER when there is none (yet). Of a gradient
- * set that of its accumulator. */
+/* Layout of the master copy of `slot`, CPU_LAYOUT_MASTER when there is none (yet). For a gradient
+ * set, that of its accumulator. */
 uint32_t cpu_params_master_kind(const opipe_params *params, uint32_t slot);
 uint64_t cpu_params_version(const opipe_params *params);
 uint32_t cpu_params_count(const opipe_params *params);

@@ -122,7 +122,7 @@ static opipe_status bind_step(opipe_binding *binding, const opipe_bind_params *p
   return OPIPE_OK;
 }
 
-/* What every run of a program with a run block launches besides. */
+/* The extra launches of every run of a program with a run block. */
 static opipe_status bind_block(opipe_binding *binding, opipe_error *err) {
   static const cuda_begin_args begin;
   static const cuda_report_args report;

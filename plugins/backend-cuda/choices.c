@@ -2,8 +2,8 @@
 /* Algorithms of products that were chosen elsewhere, as texts: kernels_fit, kernels_use and
  * program_kernels of backend.h.
  *
- *   what     product m=768 n=64 k=768 batch=1 trans=T,N types=1,1 ld=768,768,768 ...
- *   choice   algorithm=21 tile=20 split=1 ...       an attribute each, those that are 0 left out
+ *   .what    product m=768 n=64 k=768 batch=1 trans=T,N types=1,1 ld=768,768,768 ...
+ *   .choice  algorithm=21 tile=20 split=1 ...       an attribute each, those that are 0 left out
  *
  * An algorithm is made anew from its attributes, so that a table has no bytes that only one version
  * of the library understands, and asked whether it takes the product before anything runs.
@@ -17,7 +17,7 @@ enum {
   CHOICE_ROOM = sizeof((opipe_kernel *)0)->choice
 };
 
-/* What was given for one `what`. */
+/* The choice given for one `what`. */
 typedef struct given {
   char what[WHAT_ROOM];
   char choice[CHOICE_ROOM];
@@ -121,7 +121,7 @@ static bool parse(const char *text, uint32_t values[ATTRIBUTES]) {
   return said[0];
 }
 
-/* ---- what was given ---- */
+/* ---- the choices given ---- */
 
 static int by_what(const void *left, const void *right) {
   return strcmp(((const given *)left)->what, ((const given *)right)->what);

@@ -78,7 +78,7 @@ static opipe_status look_at(cuda_rule *r, uint32_t value) {
   return cuda_plan_finite(&args, v->dtype, &launch) ? cuda_emit(r, &launch) : cuda_no_kernel(r, v);
 }
 
-/* What the node writes for output i. */
+/* The value that the node writes for output i. */
 static uint32_t made_as(const cuda_rule *r, uint32_t i) {
   const uint32_t value = r->node->out[i];
   return value != OPIPE_NONE && cuda_named(r->node, "opipe", "SoftmaxCrossEntropyLossGrad")

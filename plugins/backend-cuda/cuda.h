@@ -66,7 +66,7 @@ typedef struct cuda_inner {
   pthread_mutex_t lock; /* of runs, and of texts */
   opipe_error texts[CUDA_HOST_TEXTS];
   uint64_t n_texts;      /* errors so far */
-  opipe_late failed;     /* what is no data error: told by every event */
+  opipe_late failed;     /* any error but a data error: told by every event */
   uint32_t has_failed;   /* atomic */
   uint64_t host_bytes;   /* atomic: pinned for sections */
   uint64_t host_alloced; /* atomic: by host_alloc */
@@ -79,7 +79,7 @@ struct opipe_instance {
   const cuda_libraries *libraries;
   cuda_inner_backend inner;
   pid_t owner;                                  /* process that opened it */
-  char details[CUDA_DETAILS][CUDA_DETAIL_ROOM]; /* what was found, for people */
+  char details[CUDA_DETAILS][CUDA_DETAIL_ROOM]; /* driver and libraries found, for people */
 };
 
 /* Names of nodes that reports speak of, by number from 0. They stay until the device is closed:
@@ -210,14 +210,14 @@ void cuda_words_free(opipe_device *device);
 
 /* May memory and handles be given back? Not in a forked child, nor where the context is lost, nor
  * while work of a queue that was given up is under way on the GPU: the driver would wait for it.
- * What may not stays the driver's. Within an entry, or where that was refused. */
+ * Otherwise they stay the driver's. Within an entry, or where that was refused. */
 bool cuda_may_give(const opipe_device *device);
 
 /* ---- queue.c ---- */
 
 /* Waits for all that is queued on the device's queues: calls on sets see it. Within an entry. */
 opipe_status cuda_queues_settle(opipe_device *device, const char *what, opipe_error *err);
-void cuda_queues_free(opipe_device *device); /* those that were closed */
+void cuda_queues_free(opipe_device *device); /* closed queues */
 
 /* ---- fallback.c ---- */
 
@@ -227,7 +227,7 @@ void cuda_inner_find(const opipe_host *host, cuda_inner_backend *out);
  * asked for and there is none. */
 opipe_status cuda_inner_open(opipe_instance *self, opipe_device *device, opipe_error *err);
 void cuda_inner_close(opipe_device *device);
-/* What a node on the CPU reported, by the number of its text. */
+/* The error that a node on the CPU reported, by the number of its text. */
 opipe_status cuda_inner_answer(opipe_device *device, const char *node, uint64_t number,
                                opipe_error *err);
 /* The error that every event tells, once there is one. */

@@ -36,7 +36,7 @@ static opipe_status fail_as(const opipe_device *device, opipe_status as, cudnnSt
   return as == OPIPE_E_DEVICE ? cuda_library_failed(device, what, err) : as;
 }
 
-/* Of a plan that was made: what is refused now is an error too. */
+/* For a plan that was made: a refusal now is an error too. */
 static opipe_status answer(const opipe_device *device, cudnnStatus_t status, const char *what,
                            opipe_error *err) {
   const opipe_status as = cuda_dnn_status(status);
@@ -155,7 +155,7 @@ static opipe_status add_plan(opipe_device *device, const cuda_dnn_form *form, co
   return OPIPE_OK;
 }
 
-/* What is kept of a form, made now if it is the first of its kind. */
+/* The plan kept for a form, made now if the form is the first of its kind. */
 static opipe_status keep(opipe_device *device, const cuda_dnn_form *form, const char *lack,
                          cuda_dnn_plan **out, opipe_error *err) {
   cuda_dnn *dnn = device->dnn;

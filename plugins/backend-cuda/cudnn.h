@@ -5,7 +5,7 @@
  *   plan  ──cudnn.c──► kept on the opening, by its form; bound to addresses; run
  *
  * cuDNN is told of a graph of products, element-wise operations and reductions, and has kernels for
- * those that are attention. What it refuses runs on our own.
+ * those that are attention. Any graph that it refuses runs on our own kernels.
  */
 #ifndef OPIPE_BACKEND_CUDA_CUDNN_H_
 #define OPIPE_BACKEND_CUDA_CUDNN_H_
@@ -30,9 +30,9 @@ enum { CUDA_DNN_RESULT = 0, CUDA_DNN_GRADIENTS = 1 };
 /* Query s sees keys t <= s; the same where the last query sees all keys. */
 enum { CUDA_DNN_CAUSAL = 1, CUDA_DNN_LAST = 2 };
 
-/* What a plan is made from, and found by: no member is left unset. Element (b, h, s, d) of tensor
- * i is at b * stride[i][0] + h * stride[i][1] + s * stride[i][2] + d; STATS, SUMS and ACC are
- * dense, as is the mask. */
+/* The description that a plan is made from and found by: no member is left unset. Element (b, h, s,
+ * d) of tensor i is at b * stride[i][0] + h * stride[i][1] + s * stride[i][2] + d; STATS, SUMS and
+ * ACC are dense, as is the mask. */
 typedef struct cuda_dnn_form {
   int64_t batch, heads, kv_heads, queries, keys, depth, value_depth;
   int64_t stride[CUDA_DNN_TENSORS][3];
@@ -51,7 +51,7 @@ struct cuda_dnn_plan {
   cuda_dnn_plan *next;
   cuda_dnn_form form;
   const char *lack;                                   /* NULL: the library was asked for it */
-  cudnnBackendDescriptor_t all[CUDA_DNN_DESCRIPTORS]; /* what it is made of */
+  cudnnBackendDescriptor_t all[CUDA_DNN_DESCRIPTORS]; /* its parts */
   uint32_t n;
   cudnnBackendDescriptor_t plan; /* one of them; NULL: refused, as `why` says */
   uint64_t workspace_bytes;
@@ -90,12 +90,12 @@ int64_t cuda_dnn_scalar_id(uint32_t i);
 
 /* ---- cudnn_plan.c ---- */
 
-/* What the library's status means while a plan is made. UNSUPPORTED: by form, library and chip
+/* Meaning of the library's status while a plan is made. UNSUPPORTED: by form, library and chip
  * alone; others may be gone the next time, or on the next rank: NOMEM, DEVICE. */
 opipe_status cuda_dnn_status(cudnnStatus_t status);
 /* Makes the plan of plan->form, for a handle's GPU, or for the one that a descriptor (DEVICE)
  * describes. UNSUPPORTED: the library has no engine for it, or none with the same bits in every
- * run; NOMEM, DEVICE: it failed. What was made is freed by cuda_dnn_plan_end either way. */
+ * run; NOMEM, DEVICE: it failed. cuda_dnn_plan_end frees its parts either way. */
 opipe_status cuda_dnn_plan_make(const cuda_dnn_functions *dnn, cudnnHandle_t handle,
                                 cudnnBackendDescriptor_t device, cuda_dnn_plan *plan,
                                 opipe_error *err);

@@ -7,7 +7,7 @@
  * Neighbours in the order are one section: one program of the CPU backend, bound once to memory
  * that is that backend's own and pinned for the driver. It is the program's, whatever binding runs:
  * an event keeps runs of different queues out of each other's way. Nothing waits on the host, and
- * no driver function is called from the driver's thread. What a section costs is in program_info.
+ * no driver function is called from the driver's thread. The cost of a section is in program_info.
  */
 #include "fallback.h"
 

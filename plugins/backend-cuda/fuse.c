@@ -10,7 +10,7 @@
 
 static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1; /* in program->reader */
 
-enum change { LOOK, TAKE, GIVE }; /* what becomes of the nodes on the way */
+enum change { LOOK, TAKE, GIVE }; /* treatment of the nodes on the way */
 
 static void find_readers(opipe_program *program) {
   const opipe_graph *graph = program->graph;

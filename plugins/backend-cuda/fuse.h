@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that look for nodes to do along share. */
+/* Shared by the files that look for nodes whose work another node's kernel can do along. */
 #ifndef OPIPE_BACKEND_CUDA_FUSE_H_
 #define OPIPE_BACKEND_CUDA_FUSE_H_
 
@@ -14,7 +14,7 @@ bool cuda_is_pair(const opipe_program *program, uint32_t i, const char *op);
 
 /* fuse_moves.c: [n_nodes] of OPIPE_NONE; NULL: no memory. */
 uint32_t *cuda_no_nodes(opipe_program *program);
-/* What the list notes for a node; NULL: nothing. */
+/* The node that the list notes for a node; NULL: none. */
 const opipe_node *cuda_along(const opipe_program *program, const uint32_t *list,
                              const opipe_node *node);
 /* [n_values]: the value whose elements each has, by views; itself: its own. NULL: no memory. */

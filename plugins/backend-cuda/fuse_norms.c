@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What norms' gradients do along:
+/* Work that the gradients of norms do along:
  *
  *   dX -> Add of a value of its shape       the gradient that goes past the norm
  *   the scale's gradient, of the same rows  statistics are handed on, or its sums are made along

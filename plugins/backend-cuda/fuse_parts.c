@@ -10,7 +10,7 @@
  */
 #include "ops/rule.h"
 
-enum { WHOLE_WORDS = 16 }; /* what parts begin at a multiple of, in bytes: vectors stay whole */
+enum { WHOLE_WORDS = 16 }; /* parts begin at multiples of this, in bytes: vectors stay whole */
 
 static bool is_attention(const opipe_node *node, uint32_t *out_first_in) {
   const bool grad = cuda_named(node, "opipe", "AttentionGrad");

@@ -4,8 +4,8 @@
  *
  *   Concat of two along the rows -> Attention's K; another one -> its V
  *
- * Of Attention without causality or a past of its own, which asks for no more than Y. With more
- * rows cuDNN, which reads one piece, may be worth the copy.
+ * This holds for Attention without causality or a past of its own, of which only Y is read. With
+ * more rows cuDNN, which reads one piece, may be worth the copy.
  */
 #include "kernels/blocks.h"
 #include "ops/rule.h"

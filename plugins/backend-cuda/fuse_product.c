@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What products do along, before they round: their tails.
+/* Tails: work that products do along, before they round.
  *
  *   product -> Add of a row -> Add of a value of its shape      bias, C
  *   product -> Add of a row -> Gelu (tanh)                      GELU; what it is of is written too
@@ -17,14 +17,14 @@
 
 enum {
   SPLIT_LEAST = 1 << 22, /* elements of a part: hundreds of the library's tiles */
-  EPILOGUE_COLUMNS = 8   /* what distances of aux are multiples of, by the library's rule */
+  EPILOGUE_COLUMNS = 8   /* distances of aux are multiples of this, by the library's rule */
 };
 
 /* A tail as it grows. */
 typedef struct walk {
   const opipe_program *program;
   cuda_tail tail;
-  uint32_t value; /* what its last node makes */
+  uint32_t value; /* made by its last node */
   uint32_t at;    /* that node */
   int64_t n;      /* columns */
   bool has_row;   /* of the product's own, or in the tail */

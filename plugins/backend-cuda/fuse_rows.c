@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What norms and gates do along (norms' gradients: fuse_norms.c):
+/* Work that norms and gates do along (norms' gradients: fuse_norms.c):
  *
  *   Add of two values of one shape -> norm             the sum is written, and its norm
  *   activation -> Mul by a value of its shape          a gate; what else is read is written, too
  *   Mul -> an activation's gradient                    a gate's
  *
- * Nothing is rounded less often than by the nodes one by one, so results have their bits, and what
- * a program does along is no matter of which nodes stand in it. What is in front moves to the node
- * that takes it. Each is tried before it is kept.
+ * Nothing is rounded less often than by the nodes one by one, so results have the same bits,
+ * whichever other nodes a program has. The node in front moves to the node that takes it. Each is
+ * tried before it is kept.
  */
 #include "fuse.h"
 

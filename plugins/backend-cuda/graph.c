@@ -2,12 +2,12 @@
 /* The steps of a binding as one graph of the driver: captured once, when it is bound, and launched
  * in every run by one call.
  *
- * What changes between runs is not in it: scalars and reports go through the run's block, which the
- * launch before the steps writes (in the graph, where a program has no scalars) and the one behind
- * them reads, so a graph is never captured again. Its bits are those of the single launches: the
- * same kernels with the same arguments. Programs with nodes on the CPU, with poison, and devices
- * that wait for every launch have none. What the driver or a library refuses to capture is warned
- * of, and launched step by step.
+ * It has nothing that changes between runs: scalars and reports go through the run's block, which
+ * the launch before the steps writes (in the graph, where a program has no scalars) and the one
+ * behind them reads, so a graph is never captured again. Its bits are those of the single launches:
+ * the same kernels with the same arguments. Programs with nodes on the CPU, with poison, and
+ * devices that wait for every launch have none. If the driver or a library refuses to capture it, a
+ * warning is logged and the steps are launched one by one.
  */
 #include "binding.h"
 

@@ -89,7 +89,7 @@ static void *open_library(const char *file, bool in_pip, opipe_error *err) {
   return library;
 }
 
-/* ---- what they must have ---- */
+/* ---- functions that they must have ---- */
 
 /* How many of a table say which version the library is: the first ones. An old one may lack others,
  * and is to be refused by its number. */

@@ -2,10 +2,10 @@
 /* Parameter sets: the sources, and the copies on the device that programs wanted.
  *
  * A program reads a parameter as it is, whatever its product does with it: there is one layout, the
- * source's own bytes, aligned, with zeros up to the alignment. What is trained and of a half type
- * has a second copy, of fp32; of fp32, one that is rounded where programs read that (train.c). All
- * of this is [control]: it goes through the device's own stream and is waited for, behind what is
- * queued on the device's queues.
+ * source's own bytes, aligned, with zeros up to the alignment. A trained parameter of a half type
+ * has a second copy, of fp32; one of fp32 has a second copy that is rounded, where programs read
+ * that (train.c). All of this is [control]: it goes through the device's own stream and is waited
+ * for, behind what is queued on the device's queues.
  */
 #include "params.h"
 

@@ -60,8 +60,8 @@ opipe_status cuda_train_round_all(const opipe_params *params, uint32_t slot, CUs
                                   opipe_error *err);
 /* Has the slot rounded copies of both types? */
 bool cuda_train_rounds_twice(const opipe_params *params, uint32_t slot);
-/* What params_refresh of a slot writes where its master, `weight` [n], has changed: *out_half of
- * *out_dtype; NULL: nothing. Errors: INVALID, a set, slot or master that it is not. */
+/* The copy that params_refresh of a slot writes where its master, `weight` [n], has changed:
+ * *out_half of *out_dtype; NULL: none. Errors: INVALID, a set, slot or master that it is not. */
 opipe_status cuda_train_follow(opipe_params *params, uint32_t slot, const float *weight, uint64_t n,
                                void **out_half, uint32_t *out_dtype, opipe_error *err);
 opipe_status cuda_train_prepare(opipe_params *gradients, const opipe_program *program,

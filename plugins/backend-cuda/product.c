@@ -3,10 +3,10 @@
  *
  * The library's matrices are column-major. A row-major Y[M,N] = A[M,K] B[K,N] is, read by columns,
  * Y^T = B^T A^T: so our B is the library's A, our A its B, and m = N, n = M. Nothing is transposed
- * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it. What
- * else a product does before it rounds (an addend as C, GELU by tanh, its derivative) is an operand
- * or an epilogue too. So are sums of an operand over k: of dW = X^T dY those of dY, our B and the
- * library's A, or of its transpose dY^T X our A and the library's B.
+ * for that, and a bias of N elements runs along the library's rows, as its epilogue wants it. Other
+ * work of a product before it rounds (an addend as C, GELU by tanh, its derivative) is an operand
+ * or an epilogue too. Sums of an operand over k are epilogues as well: of dW = X^T dY those of dY,
+ * our B and the library's A, or of its transpose dY^T X our A and the library's B.
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
  * distances, epilogue, alignment and processors that are aimed at (choices.c), else the library's
@@ -182,7 +182,7 @@ opipe_status cuda_lt_describe(const opipe_device *device, const cuda_product *p,
 
 /* ---- choosing ---- */
 
-/* What addresses of the operand are multiples of, given that its first one is of CUDA_ALIGN. */
+/* The alignment of the operand's addresses, given that its first one is of CUDA_ALIGN. */
 static uint32_t alignment_of(const cuda_product *p, int64_t stride, uint64_t offset,
                              uint32_t size) {
   uint64_t bits = CUDA_ALIGN | offset;

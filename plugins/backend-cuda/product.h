@@ -21,11 +21,11 @@ static inline bool cuda_product_is_empty(const cuda_product *p) {
   return p->m == 0 || p->n == 0 || p->batch == 0;
 }
 
-/* What follows from a product and its device. */
+/* Traits that follow from a product and its device. */
 typedef struct cuda_product_traits {
   int compute, scale, type, d_type; /* the library's numbers; type: of A and B */
   uint32_t size, d_size;            /* bytes of an element */
-  uint32_t align[4];                /* what addresses of A, B, D and bias are multiples of */
+  uint32_t align[4];                /* addresses of A, B, D and bias are multiples of these */
 } cuda_product_traits;
 void cuda_product_traits_of(const opipe_device *device, const cuda_product *product,
                             cuda_product_traits *out);
@@ -61,8 +61,8 @@ opipe_status cuda_choice_text(const opipe_device *device, const cuda_lt_algo *al
  * CUDA_SCHEMES, or is none that the library takes for the product. */
 bool cuda_choice_make(const opipe_device *device, const cuda_product *product,
                       const cuda_lt_descriptors *all, const char *text, cuda_lt_choice *out);
-/* What kernels_use gave for the product. False: nothing, or what cuda_choice_make does not make (it
- * is then as if nothing was given, and program_kernels says so). */
+/* The algorithm that kernels_use gave for the product. False: nothing, or what cuda_choice_make
+ * does not make (it is then as if nothing was given, and program_kernels says so). */
 bool cuda_choice_find(const opipe_device *device, const cuda_product *product,
                       const cuda_lt_descriptors *all, cuda_lt_choice *out);
 

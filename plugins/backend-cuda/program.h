@@ -19,12 +19,12 @@
 
 #include "cuda.h"
 
-/* What a patch points at beside values of the graph: where bad data is reported, the step's
- * scratch, the run's counters. */
+/* Targets of a patch beside values of the graph: where bad data is reported, the step's scratch,
+ * the run's counters. */
 #define CUDA_AT_STATUS 0xfffffff0u
 #define CUDA_AT_WORKSPACE 0xfffffff1u
 #define CUDA_AT_COUNTERS 0xfffffff2u
-#define CUDA_AT_KEPT 0xfffffff3u /* what a step makes for others that come later */
+#define CUDA_AT_KEPT 0xfffffff3u /* made by a step for later ones */
 
 /* The eight bytes at `offset` of a step's arguments become an address. */
 typedef struct cuda_patch {
@@ -34,14 +34,14 @@ typedef struct cuda_patch {
   int64_t bytes; /* added */
 } cuda_patch;
 
-/* What the sums of a product go through before they are rounded. */
+/* Functions applied to the sums of a product before they are rounded. */
 enum {
   CUDA_THROUGH_NOTHING = 0,
   CUDA_THROUGH_GELU, /* by tanh */
   CUDA_THROUGH_DGELU /* times GELU's derivative of aux */
 };
 
-/* What a product sums over k beside, and writes where bias points: fp32, not added to it. */
+/* Sums over k that a product makes along, and writes where bias points: fp32, not added to it. */
 enum {
   CUDA_SUMS_NOTHING = 0,
   CUDA_SUMS_A, /* [m], of op(A)'s rows */
@@ -182,8 +182,8 @@ enum {
 
 enum { CUDA_TAIL_NODES = 6 };
 
-/* What a product does along: nodes behind it that have no steps (fuse_product.c); or a norm's
- * gradient: the Add behind it (fuse_norms.c). */
+/* Work that a product does along: nodes behind it that have no steps (fuse_product.c); or, for a
+ * norm's gradient, the Add behind it (fuse_norms.c). */
 typedef struct cuda_tail {
   uint32_t row;     /* value added to every row; OPIPE_NONE */
   uint32_t addend;  /* value of the result's shape that is added; OPIPE_NONE */
@@ -268,7 +268,8 @@ opipe_status cuda_check_graph(const opipe_graph *graph, cuda_pool *pool, opipe_e
 opipe_status cuda_match(opipe_program *program, opipe_error *err);
 /* fuse_loss.c: losses that read scores of a half type: narrow, taken. */
 opipe_status cuda_match_losses(opipe_program *program, opipe_error *err);
-/* What a loss' rule reads or writes for a value of its node: itself, or that of a half type. */
+/* The value that a loss' rule reads or writes in place of a value of its node: itself, or that of a
+ * half type. */
 uint32_t cuda_narrow(const opipe_program *program, uint32_t value);
 /* A node writes its results after all, and the nodes behind it do their own work. */
 void cuda_unmatch(opipe_program *program, const opipe_node *node);

@@ -41,8 +41,8 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
   return OPIPE_OK;
 }
 
-/* What the driver knows of an address: memory of which device it is. Pinned memory of the host's
- * belongs to one as well. */
+/* Asks the driver which device's memory an address is. Pinned memory of the host's belongs to one
+ * as well. */
 static opipe_status check_address(const opipe_device *device, uint64_t native, opipe_error *err) {
   const cuda_place *place = device->place;
   int ordinal = 0;

@@ -6,7 +6,7 @@
  *
  * Sums over k lie behind D, and are compared with it.
  *
- * What is measured is what sessions will run: an algorithm that is made anew from its text. Its
+ * It measures exactly what sessions will run: an algorithm that is made anew from its text. Its
  * bits are compared with those of the algorithm that the library named, which its text may not say
  * in full.
  *

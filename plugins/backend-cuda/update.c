@@ -180,7 +180,7 @@ static opipe_status update_numbers(const opipe_update *u, cuda_update_args *out,
   return OPIPE_OK;
 }
 
-/* What the argument block has gathered so far. */
+/* Launches the updates that the argument block has gathered so far. */
 static opipe_status launch_updates(opipe_queue *queue, cuda_update_args *io_args,
                                    opipe_error *err) {
   cuda_launch launch;

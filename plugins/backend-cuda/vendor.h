@@ -170,7 +170,7 @@ enum { /* bits, but for the first */
        CUDA_LT_EPILOGUE_DEFAULT = 1,
        CUDA_LT_EPILOGUE_BIAS = 4,
        CUDA_LT_EPILOGUE_GELU = 32,    /* by tanh */
-       CUDA_LT_EPILOGUE_AUX = 128,    /* what GELU is of is written too */
+       CUDA_LT_EPILOGUE_AUX = 128,    /* GELU's argument is written too */
        CUDA_LT_EPILOGUE_DGELU = 192,  /* times GELU's derivative of aux */
        CUDA_LT_EPILOGUE_SUMS_A = 256, /* over k, of A's rows: they are written to the bias */
        CUDA_LT_EPILOGUE_SUMS_B = 512  /* of B's columns */

@@ -7,8 +7,8 @@
  * the inner one and knows its device, since most calls are given nothing else.
  *
  * Every call with a queue makes a `work` and hands it to emudev_do: it is done within the call, or,
- * where the device is asynchronous, later by the queue's thread. What the two share of queues and
- * events is guarded by the instance's lock.
+ * where the device is asynchronous, later by the queue's thread. The instance's lock guards the
+ * state of queues and events that both share.
  */
 #ifndef OPIPE_BACKEND_EMULATED_H
 #define OPIPE_BACKEND_EMULATED_H
@@ -27,7 +27,7 @@ struct opipe_instance {
   const opipe_host *host;
   const opipe_backend *inner;
   opipe_instance *inner_self;
-  pthread_mutex_t lock; /* what asynchronous queues and their callers share */
+  pthread_mutex_t lock; /* guards the state shared by asynchronous queues and their callers */
 };
 
 /* One time for every program, or one for each stage of the plan. */
@@ -163,7 +163,8 @@ opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_err
 opipe_region emudev_region(const opipe_region *region); /* the same of the inner buffer */
 
 /* work.c */
-/* Does it, or queues a copy. NOMEM: as many operations wait as the queue has room for. */
+/* The same under the lock, for an asynchronous queue. NOMEM: as many operations wait as the queue
+ * has room for. */
 opipe_status emudev_do(opipe_queue *queue, const work *w, opipe_error *err);
 /* The same under the lock, of an asynchronous queue. */
 opipe_status emudev_push(opipe_queue *queue, const work *w, opipe_error *err);

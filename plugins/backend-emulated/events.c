@@ -28,8 +28,9 @@ static opipe_status record_now(opipe_queue *queue, const work *w, opipe_error *e
   return OPIPE_OK;
 }
 
-/* Clock when that record of the queue is complete: it has been done. Of one so old that its place
- * in the ring is taken, or of a closed queue: when all of the queue's work is. */
+/* Clock when that record of the queue is complete: it has been done. A record that is so old that
+ * its place in the ring is taken, or that belongs to a closed queue, is complete when all of the
+ * queue's work is. */
 static uint64_t at_of(const opipe_queue *queue, uint64_t place) {
   const uint32_t most = queue->ring == NULL ? 0 : queue->device->options.queued_most;
   return queue->n_queued - place <= most

@@ -113,7 +113,7 @@ static opipe_status read_async(const char *key, const char *value, options *out,
   return OPIPE_OK;
 }
 
-/* What is not ours is the inner backend's to accept or refuse. */
+/* Unknown options are the inner backend's to accept or refuse. */
 static opipe_status pass_on(const char *key, const char *value, options *out, opipe_error *err) {
   const size_t used = strlen(out->inner);
   const int n = snprintf(out->inner + used, sizeof out->inner - used, "%s%s=%s",

@@ -8,7 +8,7 @@ opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
   return device->self->inner->support(device->inner, graph, out_support, err);
 }
 
-/* What a queue keeps of a run has its place there beforehand. */
+/* A queue's copy of a run has room for its scalars beforehand. */
 static opipe_status check_scalars(const opipe_device *device, const opipe_graph *graph,
                                   opipe_error *err) {
   const uint32_t n = OPIPE_HAS(graph, opipe_graph, n_scalars) ? graph->n_scalars : 0;

@@ -55,7 +55,7 @@ opipe_status emudev_params_master(opipe_params *params, uint32_t slot, opipe_reg
   return status;
 }
 
-/* ---- what is queued ---- */
+/* ---- queued work ---- */
 
 static opipe_status fold_now(opipe_queue *queue, const work *w, opipe_error *err) {
   return queue->self->inner->gradients_fold(w->params->inner, queue->inner, w->slot, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this folder share.
+/* Shared by the files of this folder.
  *
  *   factory ── ep, one per ORT session: options, the library, a context
  *                └── part, one per fused node: tables -> model -> plan -> session
@@ -51,7 +51,7 @@ typedef struct ep {
   bool blind;
 } ep;
 
-/* What ORT calls first and last. */
+/* The functions that ORT calls first and last. */
 OPIPE_EXPORT ort_status *CreateEpFactories(const char *registered_name, const ort_api_base *base,
                                            const ort_logger *logger, ort_ep_factory **factories,
                                            size_t room, size_t *out_n);
@@ -129,7 +129,7 @@ typedef struct part {
   opipe_model *model;
   opipe_plan *plan;      /* until the session is open; NULL too: the first run makes it */
   host_late late;        /* the session, by the first run at the latest */
-  _Atomic bool verified; /* what was lent is where it was */
+  _Atomic bool verified; /* lent memory is where it was */
 } part;
 
 ort_status *part_compute(ort_compute *self, void *state, ort_kernel *call);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes are taken: the whole graph, if the library can have it; else, with partition=auto,
- * sets of nodes that it can. What is refused is logged with its reason and stays with ORT.
+ * sets of nodes that it can. Refused nodes are logged with the reason and stay with ORT.
  *
- * Nodes of one level (host_levels) that are taken are a set. Those with bodies never are: a body
+ * Nodes of one level (host_levels) that are taken are a set. Nodes with bodies never are: a body
  * that data decides goes on in ONNX Runtime.
  */
 #include <opipe/helpers.h>

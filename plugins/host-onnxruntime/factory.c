@@ -123,8 +123,8 @@ static void release_ep(ort_ep_factory *self, ort_ep *ep_base) {
   host_give(e);
 }
 
-/* What is wrong with the options, or the library, is said when the graph is compiled: ORT's Python
- * goes on without a provider that cannot be made, up to some version. */
+/* Errors in the options or the library are reported when the graph is compiled: up to some version,
+ * ORT's Python goes on without a provider that cannot be made. */
 static ort_status *create_ep(ort_ep_factory *self, const ort_device *const *devices,
                              const ort_pairs *const *metadata, size_t n, const ort_options *options,
                              const ort_logger *logger, ort_ep **out) {

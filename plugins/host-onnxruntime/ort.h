@@ -175,7 +175,7 @@ ORT_EP_API_SLOTS(ORT_SLOT_)
 /* ORT(api, GetEpApi)() */
 #define ORT(table, name) ((ort_##name##_fn)(table)->slot[ORT_AT_##name])
 
-/* ---- what a provider fills in; what is not used is a slot without a name ---- */
+/* ---- filled in by a provider; unused slots have no name ---- */
 
 struct ort_ep_factory {
   uint32_t version;

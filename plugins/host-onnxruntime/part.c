@@ -7,7 +7,7 @@
 
 #include "adapter.h"
 
-/* ---- what goes in and out ---- */
+/* ---- inputs and outputs ---- */
 
 static size_t find(const char *const *names, size_t n, const char *name) {
   size_t i = 0;

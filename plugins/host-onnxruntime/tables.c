@@ -419,7 +419,7 @@ static ort_status *read_opsets(reader *r, const ort_graph *object) {
   return NULL;
 }
 
-/* Of initializers that are not in files the large ones are lent, the others copied. */
+/* Lends large initializers that are not in files; others are copied. */
 static ort_status *lend(reader *r) {
   tables *t = r->t;
   opipe_build_tensor *tensors = (opipe_build_tensor *)(uintptr_t)t->graph.tensors; /* the pool's */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of this folder share.
+/* Shared by the files of this folder.
  *
  *   backend, one a server: the library, a context with its device budget
  *     └── served, one a model: file -> model -> plan
@@ -34,7 +34,7 @@ tri_error *tri_fail(int code, const char *fmt, ...) OPIPE_PRINTF(2, 3);
 tri_error *tri_fail_with(const char *doing, const opipe_error *err);
 tri_error *tri_no_memory(void);
 void tri_log(int level, const char *fmt, ...) OPIPE_PRINTF(2, 3);
-/* What cannot be returned is logged. */
+/* Logs an error that cannot be returned. */
 void tri_drop(tri_error *error, const char *doing);
 /* OPIPE_FLOAT -> the server's number and name; 0 and NULL where it has none. */
 int tri_type_of(uint32_t dtype, const char **out_name);
@@ -131,7 +131,8 @@ struct batch {
 uint64_t now_ns(void);
 /* The instance's requests: owned from here on, and answered whatever happens. */
 void batch_take(instance *i, tri_request **requests, uint32_t n, uint64_t start_ns);
-/* Neither in flight nor landed any more: sends the answers, ends the requests and the batch. */
+/* The batch is neither in flight nor landed any more: sends the answers, ends the requests and the
+ * batch. */
 void batch_answer(batch *b);
 /* Asks the server whether all of it are cancelled, and then cancels it. */
 void batch_look(batch *b);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the server calls. States hang on its handles; those of what could not be made are NULL, and
- * it calls the ends of these too.
+/* The functions that the server calls. States hang on its handles; the state of an object that
+ * could not be made is NULL, and the server calls the end of such an object too.
  */
 #include "adapter.h"
 

@@ -181,7 +181,7 @@ static tri_error *cut_output(const batch *b, ask *a, const port *p, const opipe_
   return NULL;
 }
 
-/* What the library has made in memory of its own, for every request that wants it. */
+/* Gives every request its part of an output that the library has made in memory of its own. */
 static tri_error *cut_apart(batch *b) {
   const served *s = b->owner->s;
   const opipe_api *api = s->maker.api;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the adapters inside other frameworks share; each has a copy of its own.
+/* Shared by the adapters inside other frameworks; each has a copy of its own.
  *
  *   settings.c  options by name             library.c  libonnxpipe.so at run time, a context
  *   session.c   model -> plan -> session    memory.c   what goes together
@@ -22,7 +22,7 @@
 void *host_take(size_t n_bytes); /* zeroed; NULL: out of memory */
 void host_give(void *memory);    /* accepts NULL */
 
-/* What goes together. */
+/* Memory that is freed together. */
 typedef struct host_pool {
   struct host_pool_block *blocks;
 } host_pool;
@@ -35,7 +35,7 @@ void host_pool_free(host_pool *p);
 
 /* ---- settings ---- */
 
-/* What a user says of a model; texts are a pool's, NULL: not given; numbers 0: not given. */
+/* A user's settings for a model; texts are a pool's, NULL: not given; numbers 0: not given. */
 typedef struct host_settings {
   const char *library, *schedule, *transport, *plan, *trace, *bind;
   uint64_t memory_bytes;

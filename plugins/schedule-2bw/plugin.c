@@ -3,10 +3,10 @@
  *
  * One stage per rank. The records are the periodic body of one mini-batch of m micro-batches: stage
  * r of d runs d - r - 1 forwards ahead, so the last of its forwards belong to the next mini-batch
- * and carry OPIPE_ACTION_NEXT_STEP. Those alone, in order, are the prologue; the body without them
- * is the epilogue, which flushes. Every micro-batch goes forward and backward with the weights of
- * one step ago: version 1 in the body of its own mini-batch, and version 0, the same weights, in
- * the body before. m >= d, so that a micro-batch in flight crosses one step at most.
+ * and carry OPIPE_ACTION_NEXT_STEP. These forwards alone, in order, are the prologue; the body
+ * without them is the epilogue, which flushes. Every micro-batch goes forward and backward with the
+ * weights of one step ago: version 1 in the body of its own mini-batch, and version 0, the same
+ * weights, in the body before. m >= d, so that a micro-batch in flight crosses one step at most.
  */
 #include <opipe/orders.h>
 

@@ -33,7 +33,7 @@ typedef struct share {
   uint64_t n;
 } share;
 
-/* What a pipeline takes of a unit. */
+/* A pipeline's share of a unit. */
 static share share_of(const chimera *c, uint64_t unit, uint32_t pipeline) {
   const uint64_t size = (uint64_t)c->n_stages * c->per_slot;
   const uint64_t begin = unit * size;

@@ -16,7 +16,7 @@ static const opipe_schedule_option options[] = {
      "torch-old: B is the input's gradient, BW the whole backward", 0, 0, 's', 0},
 };
 
-/* What appears in a text. */
+/* Extents that appear in a text. */
 typedef struct extent {
   uint64_t actions;
   uint32_t stages, replicas, microbatches, slices, parts, versions;

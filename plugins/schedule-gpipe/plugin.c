@@ -32,7 +32,7 @@ static opipe_status lay_out(opipe_instance *self, const opipe_layout_request *re
   return status;
 }
 
-/* Of every stage, the passes from number `first` on in its rank's order. */
+/* Emits every stage's passes from number `first` on in its rank's order. */
 static opipe_status emit_from(const opipe_schedule_problem *problem, uint64_t first, uint64_t end,
                               opipe_emit_fn emit, void *emit_ctx, opipe_error *err) {
   static const uint32_t passes[] = {OPIPE_PASS_FORWARD, OPIPE_PASS_BACKWARD};

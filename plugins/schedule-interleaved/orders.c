@@ -100,8 +100,8 @@ static uint32_t gap(const interleaved *o, uint32_t rank) {
   return first_backward > before ? (uint32_t)(first_backward - before) : 0;
 }
 
-/* Those that stand around pass number k of its kind: one before each backward of the cool-down, the
- * gap behind the warm-up. */
+/* Idle cells around pass number k of its kind: one before each backward of the cool-down, the gap
+ * behind the warm-up. */
 static opipe_status idle(const replay *r, uint32_t rank, bool forward, uint64_t k, bool behind) {
   const interleaved *o = r->order;
   const uint64_t all = (uint64_t)o->n_microbatches * o->n_chunks, warm = counted_warm_up(o, rank);
@@ -113,7 +113,7 @@ static opipe_status idle(const replay *r, uint32_t rank, bool forward, uint64_t 
   return opipe_emit_idle(r->emit, r->emit_ctx, rank, n, r->err);
 }
 
-/* What a rank waits before it begins, with the gap where it has no warm-up. */
+/* Cells that a rank waits before it begins, with the gap where it has no warm-up. */
 static opipe_status idle_first(const replay *r) {
   opipe_status status = opipe_emit_idle_first(r->problem, r->emit, r->emit_ctx, r->err);
   for (uint32_t rank = 0; rank < r->order->n_ranks && status >= 0; ++rank) {

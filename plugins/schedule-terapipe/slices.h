@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the schedules over token slices share: options, the lengths of slices, layout.
+/* Shared by the schedules over token slices: options, the lengths of slices, layout.
  *
  * A micro-batch is cut along its tokens. A slice's forward follows that of the slices before it (it
  * reads their keys and values), its backward that of the slices after it (which add to the

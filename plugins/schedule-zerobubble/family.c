@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each schedule of the family is: its layout, its options, and how its order is made.
+/* The schedules of the family: layout, options, and how the order is made.
  *
  *   zb-h1           W later by p - 1 micro-batches; bubble (p-1)(F + I - W), stash p
  *   zb-h2           twice the warm-up; no gap within a rank, stash 2p - 1

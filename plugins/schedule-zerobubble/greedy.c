@@ -123,8 +123,8 @@ static pick prefer(const run *g, uint32_t rank, pick forward, pick input) {
   return take_input ? input : forward;
 }
 
-/* Of a given order: the first op that has arrived and can be taken before those in front of it.
- * An F can where the memory still holds whatever stands in front of it, in that order. */
+/* Picks from a given order: the first op that has arrived and can be taken before those in front of
+ * it. An F can where the memory still holds whatever stands in front of it, in that order. */
 static pick ready_given(run *g, uint32_t rank, uint64_t now, uint64_t *io_next) {
   const zb_order *given = g->policy->given;
   const zb_op *ops = &given->ops[(size_t)rank * given->room];

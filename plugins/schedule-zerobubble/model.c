@@ -104,7 +104,7 @@ uint64_t zb_bytes(const zb_model *model, uint64_t units) {
   return units > UINT64_MAX >> model->stash_shift ? UINT64_MAX : units << model->stash_shift;
 }
 
-/* Of the stages of one rank together, one micro-batch. */
+/* The stash of one micro-batch in all stages of one rank together. */
 static uint64_t rank_stash(const zb_model *model, uint32_t rank) {
   uint64_t sum = 0;
   for (uint32_t c = 0; c < model->chunks; ++c)

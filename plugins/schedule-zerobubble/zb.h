@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the zero-bubble schedules share: the problem as numbers, orders, their replay, generators.
+/* Shared by the zero-bubble schedules: the problem as numbers, orders, their replay, generators.
  *
  * All of them split a backward into I (input gradient, passed on) and W (weight gradient, which
  * nobody waits for). An order is made for the whole pipeline at once, as lists per rank; generators
@@ -41,7 +41,7 @@ typedef struct zb_order {
   uint32_t room;
 } zb_order;
 
-/* What a replay says. */
+/* The result of a replay. */
 typedef struct zb_score {
   uint64_t makespan; /* from 0 to the end of the last op */
   uint64_t span;     /* largest over ranks of last end minus first start */
@@ -124,7 +124,7 @@ struct zb_job {
   const opipe_schedule_problem *problem;
   zb_model model;
   zb_scratch scratch;
-  zb_order best;     /* what is emitted */
+  zb_order best;     /* the order that is emitted */
   zb_score score;    /* of `best`; complete false: there is none yet */
   zb_order trial[2]; /* for generators */
   uint64_t runs;     /* greedy runs that a long plan may still take */

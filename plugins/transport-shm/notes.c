@@ -302,9 +302,17 @@ static opipe_status hear_rank(opipe_world *world, const shm_note *note, int fd, 
   return OPIPE_OK;
 }
 
+/* Text of a peer's, for messages. */
+static void hear_abort(opipe_world *world, const shm_note *note) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  (void)opipe_fail(&why, note->status < 0 ? note->status : OPIPE_E_PEER, "%s", note->text);
+  for (char *at = why.message; *at != '\0'; ++at)
+    *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+  shm_fail(world, note->rank, &why);
+}
+
 opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, const int *fds,
                       opipe_error *err) {
-  opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = shm_note_check(note, world->n_ranks, err);
   if (status == OPIPE_OK && note->kind != SHM_NOTE_ABORT && note->kind != SHM_NOTE_BYE)
     status = shm_adopt(world, note->rank, peer, err);
@@ -325,8 +333,7 @@ opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, 
       close_note(world, note->rank, note->id);
       return OPIPE_OK;
     case SHM_NOTE_ABORT:
-      (void)opipe_fail(&why, note->status < 0 ? note->status : OPIPE_E_PEER, "%s", note->text);
-      shm_fail(world, note->rank, &why);
+      hear_abort(world, note);
       return OPIPE_OK;
     case SHM_NOTE_BYE:
       peer->leaving = true;

@@ -183,7 +183,7 @@ opipe_status shm_reach(opipe_world *world, uint32_t rank, opipe_error *err) {
 
 /* ---- the helper ---- */
 
-/* The world fails by a peer: everybody is told who. */
+/* The world fails by a peer: everybody is told who. how: goes on behind its ranks. */
 static void lose(opipe_world *world, shm_peer *peer, const char *how) {
   opipe_error why = OPIPE_ERROR_INIT;
   char ranks[160] = "";
@@ -196,8 +196,14 @@ static void lose(opipe_world *world, shm_peer *peer, const char *how) {
   }
   if (n == 0)
     (void)snprintf(ranks, sizeof ranks, "%u", lowest);
-  (void)opipe_fail(&why, OPIPE_E_PEER, "the process of ranks %s %.200s", ranks, how);
+  (void)opipe_fail(&why, OPIPE_E_PEER, "the process of ranks %s%.200s", ranks, how);
   shm_fail(world, lowest, &why);
+}
+
+static void lose_by(opipe_world *world, shm_peer *peer, const opipe_error *err) {
+  char how[sizeof err->message + 2];
+  (void)snprintf(how, sizeof how, ": %s", err->message);
+  lose(world, peer, how);
 }
 
 /* The first note of a connection. False: it is none of ours. */
@@ -214,12 +220,12 @@ static bool take_hello(opipe_world *world, shm_peer *peer, const shm_note *note,
   if (waits) {
     peer->first_rank = note->rank;
     if (greet_first(world, peer, world->token, &err) < 0) {
-      lose(world, peer, err.message);
+      lose_by(world, peer, &err);
       return true;
     }
   }
   if (shm_adopt(world, note->rank, peer, &err) < 0 || shm_greet(world, peer, &err) < 0)
-    lose(world, peer, err.message);
+    lose_by(world, peer, &err);
   return true;
 }
 
@@ -237,7 +243,7 @@ static void hear_all(opipe_world *world, shm_peer *peer) {
       if (!take_hello(world, peer, &note, fds) && came)
         peer->gone = true; /* a stranger */
       else if (!peer->greeted && !peer->gone)
-        lose(world, peer, "answers with another greeting");
+        lose(world, peer, " answers with another greeting");
     } else if (status == OPIPE_OK) {
       status = shm_hear(world, peer, &note, fds, &err);
     }
@@ -246,9 +252,9 @@ static void hear_all(opipe_world *world, shm_peer *peer) {
     if (status == OPIPE_E_PEER && (peer->leaving || peer->first_rank == UINT32_MAX))
       peer->gone = true;
     else if (status == OPIPE_E_PEER)
-      lose(world, peer, "has ended");
+      lose(world, peer, " has ended");
     else if (status < 0)
-      lose(world, peer, err.message);
+      lose_by(world, peer, &err);
   }
 }
 
@@ -310,7 +316,7 @@ static void look_around(opipe_world *world, const struct pollfd *fds, uint32_t n
     if (ended && !p->gone && p->leaving)
       p->gone = true;
     else if (ended && !p->gone)
-      lose(world, p, "has ended");
+      lose(world, p, " has ended");
   }
   let_in(world);
   shm_sweep(world, false);

@@ -5,6 +5,7 @@
  *   handles.h  handles that hosts hold in place of addresses; a table without locks
  *   strided.h  strided copies, parts of tensors
  *   between.h  the measured latency and bandwidth between two threads
+ *   told.h     what a rank is at, as other processes are told
  *
  * Invariants
  * - A handle never becomes an object's address again once it is stale.
@@ -17,5 +18,6 @@
 #include "runtime/base/handles.h"
 #include "runtime/base/strided.h"
 #include "runtime/base/thread.h"
+#include "runtime/base/told.h"
 
 #endif /* OPI_RUNTIME_BASE_H */

@@ -147,6 +147,24 @@ static opipe_status build_in_room(opi_setup *s, const opi_request *request, int6
   }
 }
 
+/* All sessions that share the work have prepared the shape, or none goes on with it. The name holds
+ * all dimensions, so that sessions that were given different ones notice. */
+static opipe_status agree(opi_setup *s, const opi_request *request, int64_t rows, opipe_status own,
+                          opipe_error *err) {
+  const opi_together *together = &s->env.together;
+  char what[48];
+  uint64_t sum = UINT64_C(14695981039346656037); /* FNV-1a */
+  if (together->agree == NULL)
+    return own;
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    for (int32_t d = 0; d < s->inputs[i].value->rank; ++d)
+      sum = (sum ^ (uint64_t)request->feeds[i].shape[d]) * UINT64_C(1099511628211);
+  }
+  (void)snprintf(what, sizeof what, "shape %016llx of %lld rows", (unsigned long long)sum,
+                 (long long)rows);
+  return together->agree(together->ctx, what, own, err);
+}
+
 static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows,
                           opi_shape **out_shape, opipe_error *err) {
   opipe_error local =
@@ -156,6 +174,14 @@ static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows
   if (status != OPIPE_OK)
     return status;
   status = build_in_room(s, request, rows, index, out_shape, &local);
+  if (status != OPIPE_PENDING && request != NULL) { /* open agrees about the plan's own */
+    opi_shape *made = status == OPIPE_OK ? *out_shape : NULL;
+    status = agree(s, request, rows, status, &local);
+    if (status == OPIPE_OK)
+      status = opi_session_ready(s, &local);
+    if (status < 0)
+      shape_free(made);
+  }
   if (status != OPIPE_OK) {
     if (err != NULL && status < 0)
       *err = local;

@@ -48,6 +48,22 @@ static opipe_status compile_all(opi_compiled *t, opipe_error *err) {
 
 /* ---- memory ---- */
 
+/* Bytes of the largest cell of the rank's stages; the reference's copies go through any rank. */
+static uint64_t largest_on(const opi_compiled *t, uint32_t rank) {
+  const opi_cut *cut = t->model->cuts[0];
+  uint64_t most = 0;
+  if (t->setup->reference)
+    return opi_largest_cell(cut, 0, OPIPE_NONE);
+  for (uint32_t i = 0; i < t->n_instances; ++i) {
+    const uint32_t stage = i / t->pieces->n_replicas;
+    if (t->pieces->instance_rank[i] != rank)
+      continue;
+    const uint64_t n = opi_largest_cell(cut, stage, stage + 1);
+    most = n > most ? n : most;
+  }
+  return most;
+}
+
 opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
   opi_setup *s = t->setup;
   opi_rank_needs *needs = OPI_ARENA_ARRAY(&t->arena, opi_rank_needs, s->plan->decided.n_ranks);
@@ -67,8 +83,7 @@ opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
     seat->waiting = OPI_ARENA_ARRAY(&t->arena, opi_waiting_send, seat->room_waiting);
     if (seat->waiting == NULL)
       return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
-    OPI_TRY(opi_rank_reserve_staging(&s->ranks[r],
-                                     opi_largest_cell(t->model->cuts[0], 0, OPIPE_NONE), err));
+    OPI_TRY(opi_rank_reserve_staging(&s->ranks[r], largest_on(t, r), err));
   }
   return OPIPE_OK;
 }
@@ -259,7 +274,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   OPI_TRY(opi_touches_find(t, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
     OPI_TRY(prepare_seat(t, s->here[i], err));
-  return opi_session_ready(s, err);
+  return OPIPE_OK;
 }
 
 static void free_unit(const opi_rank *rank, const opi_program_unit *unit) {

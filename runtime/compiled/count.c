@@ -67,6 +67,20 @@ void opi_train_close_counters(opi_compiled *t) {
     opi_prepared_free(t->counters[i].graph);
 }
 
+bool opi_train_counts(const opi_compiled *t, uint32_t input) {
+  const opi_cut_model *model = t->model;
+  for (uint32_t i = 0; t->counters != NULL && i < model->n_variants * model->n_slices; ++i) {
+    const opi_graph *g =
+        model->variants[i / model->n_slices].slices[i % model->n_slices].training->count_graph;
+    const opi_ports *ports = &t->ports[i / model->n_slices][i % model->n_slices];
+    for (uint32_t k = 0; g != NULL && k < g->n_inputs; ++k) {
+      if (ports->input[t->counters[i].ports[k]] == input)
+        return true;
+    }
+  }
+  return false;
+}
+
 /* Copies a micro-batch's part of an input densely to the count graph's. */
 static void take_input(const opi_compiled *t, const opi_request *request, const opi_piece *piece,
                        const opi_variant_slice *slice, uint32_t m, uint32_t input) {

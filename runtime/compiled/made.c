@@ -45,6 +45,69 @@ static void touch_inputs(const opi_compiled *t, const opi_step *step, bool *touc
   }
 }
 
+/* Does a program here read the count of labels, or one of the other sums? */
+static bool reads_count(const opi_compiled *t) {
+  const size_t n = (size_t)t->n_instances * t->n_classes * OPI_PROGRAMS;
+  for (size_t u = 0; opi_session_trains(t->setup) && u < n; ++u) {
+    const opi_program_unit *unit = &t->units[u];
+    for (uint32_t v = 0; unit->program != NULL && v < unit->cut->graph.n_values; ++v) {
+      const opipe_value *value = &unit->cut->graph.values[v];
+      if (value->role == OPIPE_VALUE_SCALAR &&
+          (value->slot == OPI_SCALAR_COUNT || value->slot >= OPI_SCALAR_SUM))
+        return true;
+    }
+  }
+  return false;
+}
+
+static opipe_status find_needs(opi_compiled *t, opipe_error *err) {
+  const opi_setup *s = t->setup;
+  const size_t n = s->n_inputs + s->n_outputs;
+  t->needed = OPI_ARENA_ARRAY(&t->arena, bool, s->n_inputs);
+  if (t->needed == NULL)
+    return opi_fail_nomem(err, s->n_inputs, "who needs what");
+  t->counts = reads_count(t);
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    t->needed[i] = t->counts && opi_train_counts(t, i);
+    for (uint32_t h = 0; h < s->n_here; ++h)
+      t->needed[i] |= t->touched[h * n + i];
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_needs_check(const opi_request *request, opipe_error *err) {
+  const opi_setup *s = request->setup;
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    if (!request->feeds[i].absent || !request->runs->needed[i])
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "input '%s' has no data, and ranks of this session (the first of %u is rank "
+                    "%u) read it",
+                    s->inputs[i].name, s->n_here, s->here[0]);
+  }
+  return OPIPE_OK;
+}
+
+bool opi_shapes_need(opi_shapes *shapes, uint32_t input) {
+  bool needed = shapes->setup->inputs[input].valued;
+  opi_lock_take(&shapes->lock);
+  for (uint32_t i = 0; i < shapes->n_places; ++i) {
+    const opi_shape *shape = shapes->list[i];
+    needed = needed || (shape != NULL && shape->keep && shape->compiled->needed[input]);
+  }
+  opi_lock_give(&shapes->lock);
+  return needed;
+}
+
+bool opi_counts_here(const opi_request *request) {
+  const opi_compiled *t = request->runs;
+  for (uint32_t i = 0; !t->counts && i < t->setup->n_inputs; ++i) {
+    if (request->feeds[i].absent && opi_train_counts(t, i))
+      return false;
+  }
+  return true;
+}
+
 opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   const size_t n = s->n_inputs + s->n_outputs;
@@ -63,5 +126,5 @@ opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
       touched[s->n_inputs + o] |= s->shapes->kind->makes(t, step, o);
   }
   s->shapes->kind->tell_rest(t);
-  return OPIPE_OK;
+  return find_needs(t, err);
 }

@@ -33,4 +33,7 @@ void opi_result_put(const opi_result *result, const opi_value *value, const opi_
 opipe_status opi_train_count(opi_compiled *shape, const opi_request *request, double *out_count,
                              double *out_sums, opipe_error *err);
 
+/* Is the input among those that are counted? */
+bool opi_train_counts(const opi_compiled *shape, uint32_t input);
+
 #endif /* OPI_PARTS_H */

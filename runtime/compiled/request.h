@@ -47,6 +47,7 @@ typedef struct opi_feed {
   int64_t shape[OPIPE_MAX_RANK];
   int64_t strides[OPIPE_MAX_RANK]; /* elements */
   bool given;                      /* false: pinned by the plan */
+  bool absent;                     /* given by its shape alone: no rank here reads it */
   bool on_device;                  /* of this type and number: */
   int32_t device_type, device_id;  /* DLPack's */
   opipe_fence ready, done;
@@ -78,6 +79,7 @@ typedef struct opi_ticket {
   uint32_t kind;         /* OPI_TICKET_* */
   double *losses;        /* [n_microbatches * n_pieces] each written by the rank that computes it */
   bool shifted, counted; /* of its labels: has that been done? */
+  bool is_told;          /* the labels are elsewhere: `count` comes with the verdict */
   bool wanted;           /* double-buffered: somebody waits for it; submit_lock */
   bool has_lr;           /* `lr` is the host's learning rate */
   double lr;
@@ -91,7 +93,8 @@ typedef struct opi_ticket {
   opi_feed judge;         /* shifted labels for the labels' port; data NULL: they are not shifted */
   opi_step_report report; /* the same on all ranks */
   double loss;
-  _Atomic double told_loss; /* by the session with rank 0, if that is another one */
+  _Atomic double told_loss;  /* by the session with rank 0, if that is another one */
+  _Atomic double told_count; /* the same; in that session, by the one that counts */
 } opi_ticket;
 
 struct opi_shape;

@@ -133,6 +133,8 @@ typedef struct opi_compiled {
   opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
   uint8_t *made;                            /* [session's outputs] OPI_MADE_* */
   bool *touched;                            /* [n_here][inputs, then outputs] by that rank */
+  bool *needed;                             /* [inputs] by ranks here, or by the count */
+  bool counts;                              /* training: programs here read the labels' count */
   bool strict;                              /* opi_plan_is_strict */
   bool draws;                               /* inference: programs read scalars (dropout) */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */

@@ -34,6 +34,12 @@ static opipe_status check_shape(const opi_input *input, const opipe_tensor *t, o
 static opipe_status check_value(opi_setup *s, const opi_input *input, const opi_feed *feed,
                                 opipe_error *err) {
   const opipe_fence *ready = &feed->ready;
+  if (feed->absent) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "input '%s' has no data: its value decides shapes, so every session of the "
+                    "plan's ranks needs it",
+                    input->name);
+  }
   if (!feed->given && input->pin == NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "input '%s': its value decides shapes, and the state keeps it, where the host "
@@ -70,7 +76,8 @@ static opipe_status read_feed(const opi_setup *s, const opi_input *input,
   OPI_TRY(opi_check_fence(s, input->name, &io->done, err));
   if (!opi_tensor_bytes(input->value->dtype, t->shape, (uint32_t)t->rank, &n_bytes))
     return opi_fail(err, OPIPE_E_INVALID, "input '%s': its size overflows", input->name);
-  if (n_bytes != 0 && t->data == NULL) {
+  feed->absent = n_bytes != 0 && t->data == NULL;
+  if (feed->absent && !opi_is_shared(s)) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' of %llu bytes has no data", input->name,
                     (unsigned long long)n_bytes);
   }
@@ -86,7 +93,8 @@ static opipe_status read_feed(const opi_setup *s, const opi_input *input,
     }
     dense *= t->shape[d];
   }
-  OPI_TRY(opi_tensor_begin(t, n_bytes, "input", input->name, &feed->data, err));
+  if (!feed->absent)
+    OPI_TRY(opi_tensor_begin(t, n_bytes, "input", input->name, &feed->data, err));
   feed->given = true;
   feed->on_device = t->device_type != OPIPE_DL_CPU;
   feed->device_type = t->device_type;

@@ -9,6 +9,15 @@
 
 enum { AGAIN_NS = 100000 };
 
+static opipe_status check_board(const opipe_board *board, opipe_error *err) {
+  char why[OPIPE_BOARD_BYTES + 1];
+  uint64_t n = sizeof why - 1;
+  if (board == NULL || board->look(board->ctx, OPI_READY_REFUSED, why, &n, err) != OPIPE_OK)
+    return OPIPE_OK;
+  why[n] = '\0';
+  return opi_fail(err, OPIPE_E_PEER, "%s", why);
+}
+
 opipe_status opi_endpoints_ready(const opi_ready *what, opipe_error *err) {
   const opi_transport_ref *via = what->transport;
   const struct timespec again = {.tv_nsec = AGAIN_NS};
@@ -27,6 +36,7 @@ opipe_status opi_endpoints_ready(const opi_ready *what, opipe_error *err) {
     }
     if (waits == OPIPE_NONE)
       return OPIPE_OK;
+    OPI_TRY(check_board(what->board, err));
     if (opi_clock_ns() >= until) {
       return opi_fail(err, OPIPE_E_TIMEOUT,
                       "transport '%s': the endpoint of rank %u was not ready within %" PRIu64 " ms",

@@ -36,6 +36,7 @@ opipe_status opi_session_ready(const opi_setup *s, opipe_error *err) {
                           .endpoint = endpoint_of,
                           .ctx = s,
                           .n = s->n_here,
-                          .timeout_ns = s->watchdog_ns};
+                          .timeout_ns = s->watchdog_ns,
+                          .board = s->env.board};
   return s->reference ? OPIPE_OK : opi_endpoints_ready(&what, err);
 }

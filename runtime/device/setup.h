@@ -32,14 +32,28 @@ typedef struct opi_shape_source {
                         opipe_error *err);
 } opi_shape_source;
 
+/* A parameter that a rank here holds. */
+typedef struct opi_held_param {
+  const opipe_param_source *source;
+  const char *backend;
+  uint32_t rank;
+  uint32_t summed; /* 1: its gradients are added to other ranks' in this layout: */
+  uint64_t layout, n_bytes;
+} opi_held_param;
+
 /* How sessions that hold the other ranks open and fail together. NULL members: this one is alone.
  */
 typedef struct opi_together {
   /* Every session calls it at the same places, `what`, with its own status so far, and gets the
    * answer of all: OPIPE_OK, or the reason of one. */
   opipe_status (*agree)(void *ctx, const char *what, opipe_status own, opipe_error *err);
+  /* The same, once all hold their parameters: do those that several hold agree? */
+  opipe_status (*compare)(void *ctx, const opi_held_param *params, uint32_t n, opipe_status own,
+                          opipe_error *err);
   /* OPIPE_OK, or why the others are gone; never waits. [any-thread] */
   opipe_status (*check)(void *ctx, opipe_error *err);
+  /* From now on `tell` says what the ranks here are at; NULL: no longer. */
+  void (*told)(void *ctx, opi_tell_fn tell, void *tell_ctx);
   void *ctx;
 } opi_together;
 

@@ -69,17 +69,19 @@ static bool others_have_gone(const opi_setup *s) {
 /* False: the session has failed before. */
 static bool break_off(opi_setup *s, uint32_t rank, opi_request *request, const opipe_error *why) {
   uint32_t none = 0;
+  opipe_error *own = &s->ending.why;
   if (!atomic_compare_exchange_strong(&s->ending.failing, &none, 1))
     return false;
-  s->ending.why = *why;
-  s->ending.why.struct_size = (uint32_t)sizeof s->ending.why;
+  *own = *why;
+  own->struct_size = (uint32_t)sizeof *own;
+  const bool is_told = opi_watch_explain(s, rank, own); /* and logged where it is to be */
   if (request != NULL)
-    (void)opi_request_fail(request, why);
+    (void)opi_request_fail(request, own);
   atomic_store(&s->ending.failed, 1);
-  if (why->status != OPIPE_E_CANCELLED && !others_have_gone(s))
-    opi_log(s->env.logger, OPIPE_LOG_ERROR, "session failed: %s", why->message);
+  if (own->status != OPIPE_E_CANCELLED && !is_told && !others_have_gone(s))
+    opi_log(s->env.logger, OPIPE_LOG_ERROR, "session failed: %s", own->message);
   if (s->world != NULL)
-    s->transport->abort(s->world, rank, why);
+    s->transport->abort(s->world, rank, own);
   return true;
 }
 

@@ -7,6 +7,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/executor/ahead.h"
 
@@ -57,6 +58,12 @@ static bool others_move(const opi_setup *s, uint64_t now) {
   return there != NULL && there->moves(there->ctx, now);
 }
 
+/* How long all ranks here may stand still. With ranks in other processes, these look first at which
+ * of all ranks it is that holds up the others: they need two heartbeats. */
+static uint64_t patience(const opi_setup *s) {
+  return s->watchdog_ns + (s->env.together.told == NULL ? 0 : UINT64_C(2500000000));
+}
+
 /* Does a rank stand still, while no rank with work moves? */
 static bool is_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
   bool any = false;
@@ -68,7 +75,7 @@ static bool is_stuck(opi_setup *s, uint64_t now, uint32_t *out_rank) {
         atomic_load_explicit(&rank->worker->doing.since_ns, memory_order_acquire);
     if (doing == OPI_DOING_NOTHING)
       continue;
-    if (since == 0 || now < since || now - since < s->watchdog_ns)
+    if (since == 0 || now < since || now - since < patience(s))
       return false;
     if (!any)
       *out_rank = r;
@@ -99,7 +106,7 @@ static bool is_still(opi_setup *s, uint64_t now) {
     s->engine->watch_since_ns = now;
   s->engine->watch_moves = moves;
   s->engine->watch_looked_ns = now;
-  const bool still = now - s->engine->watch_since_ns >= s->watchdog_ns;
+  const bool still = now - s->engine->watch_since_ns >= patience(s);
   atomic_store(&s->engine->watching, 0);
   return still;
 }
@@ -159,6 +166,18 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),
                  atomic_load(&rank->worker->doing.microbatch) % s->plan->decided.n_microbatches,
                  part);
+}
+
+/* "RECV of stage 1 (request 7, micro-batch 2)". */
+static void describe_work(const opi_setup *s, const opi_rank *rank, char *text, size_t room) {
+  char place[64];
+  const uint32_t doing = atomic_load(&rank->worker->doing.doing);
+  describe_place(s, rank, place, sizeof place);
+  (void)snprintf(text, room, "%s of %s",
+                 doing == OPI_DOING_PROGRAM
+                     ? program_name(s, atomic_load(&rank->worker->doing.pass))
+                     : kind_name(atomic_load(&rank->worker->doing.kind)),
+                 place);
 }
 
 /* peer: the rank that it waits for; OPIPE_NONE: none, or all. */
@@ -232,13 +251,57 @@ static opi_request *request_at(const opi_setup *s, const opi_rank *rank, uint64_
   return s->engine->ring[n % s->engine->ring_room];
 }
 
-/* Fails the session where processes that hold its other ranks are gone. */
+uint32_t opi_watch_tell(void *setup, opi_told *out, uint32_t room) {
+  opi_setup *s = setup;
+  const uint64_t now = opi_clock_ns();
+  uint32_t n = 0;
+  for (; n < s->n_here && n < room; ++n) {
+    const opi_rank *rank = &s->ranks[s->here[n]];
+    const uint32_t doing = atomic_load_explicit(&rank->worker->doing.doing, memory_order_relaxed);
+    const uint64_t since =
+        atomic_load_explicit(&rank->worker->doing.since_ns, memory_order_acquire);
+    out[n] = (opi_told){
+        .rank = rank->index,
+        .state = doing == OPI_DOING_STEP      ? OPI_TOLD_WAITS
+                 : doing == OPI_DOING_PROGRAM ? OPI_TOLD_WORKS
+                                              : OPI_TOLD_IDLE,
+        .peer = doing == OPI_DOING_STEP ? atomic_load(&rank->worker->doing.peer) : OPIPE_NONE,
+        .still_ns = since == 0 || now < since ? 0 : now - since,
+        .limit_ns = s->threads == OPIPE_THREADS_HOST ? 0 : s->watchdog_ns};
+    if (doing != OPI_DOING_NOTHING)
+      describe_work(s, rank, out[n].at, sizeof out[n].at);
+  }
+  return n;
+}
+
+bool opi_watch_explain(opi_setup *s, uint32_t rank, opipe_error *why) {
+  enum { LOOK_NS = 1000000 };
+  const opi_together *t = &s->env.together;
+  const struct timespec pause = {.tv_nsec = LOOK_NS};
+  opipe_error told = OPIPE_ERROR_INIT;
+  char work[OPI_TOLD_ROOM];
+  const bool is_gone = why->status == OPIPE_E_PEER;
+  if (t->check == NULL)
+    return false;
+  for (uint32_t left = is_gone ? 300 : 0; t->check(t->ctx, &told) == OPIPE_OK && left != 0; --left)
+    (void)nanosleep(&pause, NULL);
+  if (told.status == OPIPE_OK || (!is_gone && strcmp(told.message, why->message) != 0))
+    return false;
+  describe_work(s, &s->ranks[rank], work, sizeof work);
+  const bool works = atomic_load(&s->ranks[rank].worker->doing.doing) != OPI_DOING_NOTHING;
+  (void)opi_fail(why, told.status, "rank %u%s%s: %s", rank, works ? ", at " : "", works ? work : "",
+                 told.message);
+  return true;
+}
+
+/* Fails the session where processes that hold its other ranks are gone, or one of their ranks holds
+ * up all others. */
 static bool is_deserted(opi_setup *s) {
   const opi_together *t = &s->env.together;
   opipe_error why = OPIPE_ERROR_INIT;
   if (t->check == NULL || t->check(t->ctx, &why) == OPIPE_OK)
     return false;
-  opi_session_fail(s, s->here[0], NULL, &why);
+  opi_session_fail(s, first_busy(s), NULL, &why);
   return true;
 }
 

@@ -15,20 +15,33 @@ const char *opi_team_who(const opi_team *t, uint32_t rank, char out[OPI_WHO_ROOM
   return out;
 }
 
-const char *opi_team_at(const opi_team *t, uint32_t rank, char out[OPI_AT_ROOM * 2]) {
+enum { RANKS_NAMED = 2 };
+
+const char *opi_team_at(const opi_team *t, uint32_t rank, char out[OPI_WHERE_ROOM]) {
   const opi_process *m = &t->members[rank];
+  size_t used = 0;
+  uint32_t named = 0;
   out[0] = '\0';
   if (m->at[0] != '\0') {
-    (void)snprintf(out, (size_t)OPI_AT_ROOM * 2, "; it was at '%s', move %llu", m->at,
-                   (unsigned long long)m->moves);
+    used = (size_t)snprintf(out, OPI_WHERE_ROOM, "; it was at '%s', move %llu", m->at,
+                            (unsigned long long)m->moves);
   }
+  for (uint32_t i = 0; i < m->n_told && named < RANKS_NAMED; ++i) {
+    const opi_told *told = &m->told[i];
+    if (told->state == OPI_TOLD_IDLE || told->at[0] == '\0')
+      continue;
+    used += (size_t)snprintf(out + used, OPI_WHERE_ROOM - used, "; rank %u %s %s", told->rank,
+                             told->state == OPI_TOLD_WORKS ? "in" : "at", told->at);
+    ++named;
+  }
+  if (used == 0 && m->call[0] != '\0')
+    (void)snprintf(out, OPI_WHERE_ROOM, "; its last call was '%s'", m->call);
   return out;
 }
 
-/* The culprit logs, and process 0; where that is the culprit, the lowest that survives. */
-static bool may_log(const opi_team *t) {
+bool opi_team_may_log(const opi_team *t, uint32_t culprit) {
   const uint32_t rank = t->place.rank;
-  return rank == t->culprit || rank == 0 || (t->culprit == 0 && rank == 1);
+  return rank == culprit || rank == 0 || (culprit == 0 && rank == 1);
 }
 
 void opi_team_fail(opi_team *t, uint32_t culprit, opipe_status status, const char *fmt, ...) {
@@ -43,7 +56,8 @@ void opi_team_fail(opi_team *t, uint32_t culprit, opipe_status status, const cha
   va_end(args);
   (void)opi_text_clean(told.text, sizeof told.text);
   (void)opi_fail(&t->failure, status, "%s", told.text);
-  t->logs = t->started && may_log(t);
+  if (t->started && opi_team_may_log(t, culprit))
+    t->logs = t->failure.message;
   opi_team_send(t, OPI_NOBODY, OPI_FRAME_ABORT, 0, &told, sizeof told);
   opi_lock_signal(&t->lock);
 }
@@ -62,12 +76,14 @@ opipe_status opi_team_check(opi_team *t, opipe_error *err) {
 }
 
 opipe_status opi_team_abort(opi_team *t, const char *reason, opipe_error *err) {
-  char who[OPI_WHO_ROOM], line[OPI_LINE_ROOM];
+  char who[OPI_WHO_ROOM], line[OPI_LINE_ROOM], at[OPI_WHERE_ROOM];
   if (reason == NULL || reason[0] == '\0')
     return opi_fail(err, OPIPE_E_INVALID, "team_abort: a reason is needed");
   opi_lock_take(&t->lock);
-  opi_team_fail(t, t->place.rank, OPIPE_E_PEER, "%s has aborted: %s",
-                opi_team_who(t, t->place.rank, who), opi_text_line(line, reason));
+  opi_standing_tell(t);
+  opi_team_fail(t, t->place.rank, OPIPE_E_PEER, "%s has aborted: %s%s",
+                opi_team_who(t, t->place.rank, who), opi_text_line(line, reason),
+                opi_team_at(t, t->place.rank, at));
   opi_lock_give(&t->lock);
   return OPIPE_OK;
 }

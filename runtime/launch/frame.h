@@ -42,7 +42,8 @@ enum {
   OPI_FRAME_ANSWER = 13, /* P so far */
   OPI_FRAME_AGREED = 14, /* A stop there */
   OPI_FRAME_PASSED = 15, /* P was there */
-  OPI_FRAME_KINDS = 16
+  OPI_FRAME_STUCK = 16,  /* A a session stands still, and who holds it up */
+  OPI_FRAME_KINDS = 17
 };
 
 /* A message, valid for the call that receives it. */

@@ -16,15 +16,19 @@ static const uint64_t HELLO_NS = 5 * OPI_SECOND;
 
 static opipe_status hear_beat(opi_team *t, const opi_connection *link, const opi_channel_message *m,
                               opipe_error *err) {
-  opi_beat beat;
-  if (m->n_bytes != sizeof beat)
-    return opi_fail(err, OPIPE_E_INVALID, "a BEAT of %llu bytes", (unsigned long long)m->n_bytes);
-  memcpy(&beat, m->bytes, sizeof beat);
+  opi_beat beat = {0};
+  if (m->n_bytes >= sizeof beat)
+    memcpy(&beat, m->bytes, sizeof beat);
+  if (beat.n_told > OPI_TOLD_MOST || m->n_bytes != sizeof beat + beat.n_told * sizeof(opi_told)) {
+    return opi_fail(err, OPIPE_E_INVALID, "a BEAT of %llu bytes with %llu ranks",
+                    (unsigned long long)m->n_bytes, (unsigned long long)beat.n_told);
+  }
   opi_process *from = &t->members[link->rank];
   from->moves = beat.moves;
   memcpy(from->at, beat.at, sizeof from->at);
   from->at[sizeof from->at - 1] = '\0';
   (void)opi_text_clean(from->at, sizeof from->at);
+  opi_standing_heard(t, link->rank, m->bytes + sizeof beat, (uint32_t)beat.n_told);
   return OPIPE_OK;
 }
 
@@ -76,9 +80,9 @@ static bool is_expected(const opi_team *t, const opi_connection *link, uint32_t 
   static const uint32_t to_root = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_GATHER |
                                   1u << OPI_FRAME_STOP | 1u << OPI_FRAME_ANSWER |
                                   1u << OPI_FRAME_PASSED;
-  static const uint32_t from_root = 1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED |
-                                    1u << OPI_FRAME_START | 1u << OPI_FRAME_RESULT |
-                                    1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED;
+  static const uint32_t from_root =
+      1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED | 1u << OPI_FRAME_START |
+      1u << OPI_FRAME_RESULT | 1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED | 1u << OPI_FRAME_STUCK;
   static const uint32_t both =
       1u << OPI_FRAME_LEAVE | 1u << OPI_FRAME_BEAT | 1u << OPI_FRAME_ABORT | 1u << OPI_FRAME_POST;
   static const uint32_t first = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_WELCOME |
@@ -111,6 +115,8 @@ static opipe_status hear(void *ctx, const opi_channel_message *m, opipe_error *e
       return opi_collect_hear(t, h->link, m, err);
     case OPI_FRAME_POST:
       return opi_board_hear(t, h->link, m, err);
+    case OPI_FRAME_STUCK:
+      return opi_standing_hear(t, m, err);
     default:
       return opi_stop_hear(t, h->link, m, err);
   }
@@ -126,7 +132,7 @@ static bool has_ended(int pidfd, int wait_ms) {
 /* The connection is of no use any more. why: NULL, or what was wrong with its bytes. A process
  * closes its connections shortly before its pidfd says that it has ended. */
 static void lose(opi_team *t, opi_connection *link, const char *why) {
-  char who[OPI_WHO_ROOM], at[OPI_AT_ROOM * 2];
+  char who[OPI_WHO_ROOM], at[OPI_WHERE_ROOM];
   const uint32_t rank = link->rank;
   const bool left = link->left || link->ending;
   const bool died = rank != OPI_NOBODY && !left && has_ended(link->pidfd, DEATH_MS);
@@ -177,13 +183,23 @@ static void read_link(opi_team *t, opi_connection *link) {
 
 static void beat(opi_team *t, uint64_t now) {
   const opi_process *own = &t->members[t->place.rank];
-  opi_beat told = {.moves = own->moves};
-  memcpy(told.at, own->at, sizeof told.at);
+  struct {
+    opi_beat head;
+    opi_told told[OPI_TOLD_MOST];
+  } told = {.head = {.moves = own->moves}};
+  opi_standing_tell(t);
+  told.head.n_told = own->n_told;
+  memcpy(told.head.at, own->at, sizeof told.head.at);
+  if (own->n_told != 0)
+    memcpy(told.told, own->told, own->n_told * sizeof told.told[0]);
+  const uint64_t n = sizeof told.head + own->n_told * sizeof told.told[0];
   for (uint32_t i = 0; i < t->n_links; ++i) { /* who does not read has enough of them waiting */
     opi_connection *link = &t->links[i];
     if (link->rank != OPI_NOBODY && link->first[OPI_URGENT] == NULL)
-      opi_connection_send(t, link, OPI_FRAME_BEAT, 0, &told, sizeof told);
+      opi_connection_send(t, link, OPI_FRAME_BEAT, 0, &told, n);
   }
+  if (opi_team_is_root(t) && !t->failed)
+    opi_standing_judge(t);
   t->last_beat_ns = now;
 }
 
@@ -196,7 +212,7 @@ static void judge_silence(opi_team *t, uint64_t now) {
       if (now - link->heard_ns > HELLO_NS)
         opi_connection_close(t, link);
     } else if (t->started && now - link->heard_ns > t->silence_ns) {
-      char who[OPI_WHO_ROOM], at[OPI_AT_ROOM * 2];
+      char who[OPI_WHO_ROOM], at[OPI_WHERE_ROOM];
       opi_team_fail(t, link->rank, OPIPE_E_PEER, "%s has been silent for %.1f s%s",
                     opi_team_who(t, link->rank, who), (double)(now - link->heard_ns) / 1e9,
                     opi_team_at(t, link->rank, at));
@@ -267,12 +283,14 @@ static bool may_end(const opi_team *t, uint64_t now) {
 }
 
 static void log_failure(opi_team *t) {
-  if (!t->logs)
+  opipe_error told = OPIPE_ERROR_INIT;
+  if (t->logs == NULL)
     return;
-  t->logs = false;
-  const opipe_error told = t->failure;
+  const bool all = t->logs == t->failure.message;
+  (void)snprintf(told.message, sizeof told.message, "%s", t->logs);
+  t->logs = NULL;
   opi_lock_give(&t->lock);
-  opi_log(&t->logger, OPIPE_LOG_ERROR, "the team has failed: %s", told.message);
+  opi_log(&t->logger, OPIPE_LOG_ERROR, "%s%s", all ? "the team has failed: " : "", told.message);
   opi_lock_take(&t->lock);
 }
 

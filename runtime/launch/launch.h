@@ -18,6 +18,7 @@
 
 #include <opipe/host.h>
 
+#include "runtime/base/told.h"
 #include "runtime/launch/carrier.h"
 #include "runtime/launch/launchers.h"
 
@@ -47,9 +48,31 @@ opipe_status opi_team_check(opi_team *team, opipe_error *err);
 /* How far this process has come: heartbeats carry it, and messages about it. at: at most 63 bytes,
  * NULL: as before. [any-thread] */
 opipe_status opi_team_moved(opi_team *team, uint64_t moves, const char *at, opipe_error *err);
+/* Heartbeats also carry what the ranks of a session are at, as `tell` says; the teller is the
+ * caller's, and is asked with the team's lock held. */
+typedef struct opi_teller opi_teller;
+struct opi_teller {
+  opi_teller *next; /* the team's */
+  opi_tell_fn tell; /* NULL: the teller has not been given to a team */
+  void *ctx;
+  uint32_t session;
+};
+void opi_team_tell(opi_team *team, opi_teller *teller);
+void opi_team_untell(opi_team *team, opi_teller *teller); /* accepts one that was not given */
+/* OPIPE_OK, or who holds up the session of this number, in which nothing moves although all
+ * processes answer. [any-thread] */
+opipe_status opi_team_check_session(opi_team *team, uint32_t session, opipe_error *err);
 /* The team fails, everywhere, because of this process. [any-thread] */
 opipe_status opi_team_abort(opi_team *team, const char *reason, opipe_error *err);
 opipe_status opi_team_gather(opi_team *team, const opipe_gather_params *params, opipe_error *err);
+/* The same in a lane of its own: calls of one lane have one order everywhere, calls of different
+ * lanes any. lane: at most 63 bytes; "" is opi_team_gather's. A process that waits in a lane for
+ * longer than the team's time-out, while those it waits for wait in another, is refused with them
+ * (STATE), with both names; the team goes on. [any-thread] */
+opipe_status opi_team_gather_in(opi_team *team, const char *lane, const opipe_gather_params *params,
+                                opipe_error *err);
+/* Gives this process's part of a lane's last call, whose result it does not want. [any-thread] */
+void opi_team_tell_in(opi_team *team, const char *lane, const opipe_gather_params *params);
 
 /* ---- stop ---- */
 

@@ -170,8 +170,7 @@ static opipe_status allocate(opi_team *t, opipe_error *err) {
   t->members = opi_alloc_zero(a, size, sizeof *t->members);
   t->polls = opi_alloc_zero(a, n_polls, sizeof *t->polls);
   t->links = opi_alloc_zero(a, (size_t)t->n_links + 1, sizeof *t->links);
-  t->collect.parts = opi_alloc_zero(a, size, sizeof *t->collect.parts);
-  if (t->members == NULL || t->polls == NULL || t->links == NULL || t->collect.parts == NULL)
+  if (t->members == NULL || t->polls == NULL || t->links == NULL)
     return opi_fail_nomem(err, size * sizeof *t->links, "a team");
   for (uint32_t i = 0; i <= t->n_links; ++i)
     opi_connection_clear(&t->links[i]);
@@ -209,10 +208,10 @@ void opi_team_close(opi_team *t) {
   if (t->has_lock)
     opi_lock_destroy(&t->lock);
   const opipe_allocator *a = t->allocator;
+  opi_standing_release(t);
   opi_free(a, t->members, t->place.size * sizeof *t->members);
   opi_free(a, t->polls, (2 + 2 * (size_t)t->n_links) * sizeof *t->polls);
   opi_free(a, t->links, ((size_t)t->n_links + 1) * sizeof *t->links);
-  opi_free(a, t->collect.parts, t->place.size * sizeof *t->collect.parts);
   opi_free(a, t, sizeof *t);
 }
 

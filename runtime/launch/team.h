@@ -25,8 +25,9 @@ typedef struct opi_hello {
   uint32_t abi_major, abi_minor;
 } opi_hello;
 
+/* n_told opi_told follow. */
 typedef struct opi_beat {
-  uint64_t moves;
+  uint64_t moves, n_told;
   char at[OPI_AT_ROOM];
 } opi_beat;
 
@@ -40,15 +41,20 @@ typedef struct opi_abort {
 typedef struct opi_part_head {
   uint32_t flags;
   int32_t refused;
-  char name[OPI_NAME_ROOM], reason[OPI_REASON_ROOM];
+  char lane[OPI_NAME_ROOM], name[OPI_NAME_ROOM], reason[OPI_REASON_ROOM];
 } opi_part_head;
 
 /* Before the sizes [size] and bytes of the result. */
 typedef struct opi_result_head {
   int32_t status;
-  char reason[OPI_REASON_ROOM + 2 * OPI_NAME_ROOM];
   uint32_t reserved;
+  char lane[OPI_NAME_ROOM], reason[OPI_REASON_ROOM + 4 * OPI_NAME_ROOM];
 } opi_result_head;
+
+typedef struct opi_stuck {
+  uint32_t session, culprit;
+  char text[OPI_REASON_ROOM];
+} opi_stuck;
 
 typedef struct opi_agreement {
   uint64_t step; /* ANSWER: the last that was begun, + 1; AGREED: the first at which to do it */
@@ -83,6 +89,9 @@ typedef struct opi_process {
   int64_t pid;
   uint64_t moves, heard_ns;
   char at[OPI_AT_ROOM];
+  char call[OPI_NAME_ROOM]; /* the last collective call that it came to; "": not known */
+  uint32_t n_told;
+  opi_told *told; /* [OPI_TOLD_MOST] its ranks, by the last heartbeat; NULL: none were told */
   bool joined, left;
 } opi_process;
 
@@ -91,15 +100,20 @@ typedef struct opi_contribution {
   uint64_t n;
 } opi_contribution;
 
-typedef struct opi_collect {
-  uint32_t tag; /* calls that ended */
-  bool inside;  /* a thread of this process is in a call */
+/* A lane: collective calls that come one after the other. Lanes do not wait for each other. */
+typedef struct opi_collect opi_collect;
+struct opi_collect {
+  opi_collect *next;
+  char lane[OPI_NAME_ROOM]; /* "": the host's */
+  uint32_t tag;             /* calls that ended */
+  bool inside;              /* a thread of this process is in a call */
+  uint64_t since_ns;        /* process 0: when the first part of the call came */
   char name[OPI_NAME_ROOM];
   opi_contribution *parts; /* [size] process 0 */
   uint32_t n_parts;
   uint8_t *result; /* of the call that is inside; NULL: not there yet */
   uint64_t n_result;
-} opi_collect;
+};
 
 typedef struct opi_stopping {
   uint64_t begun;                   /* the last step that was begun, + 1 */
@@ -116,6 +130,13 @@ typedef struct opi_stopping {
   uint64_t latest; /* of the answers */
   bool undone;     /* process 0: some have not passed the step agreed on */
 } opi_stopping;
+
+/* Sessions that stood still: the latest few. */
+enum { OPI_STUCK_MOST = 8 };
+typedef struct opi_standing {
+  opi_stuck list[OPI_STUCK_MOST];
+  uint32_t n; /* all that there were */
+} opi_standing;
 
 typedef struct opi_entry_posted {
   uint8_t *bytes;
@@ -149,8 +170,11 @@ struct opi_team {
   uint64_t last_beat_ns, last_look_ns; /* the helper's */
   uint32_t culprit;
   opipe_error failure;
-  bool logs; /* the failure is still to be logged by the helper */
-  opi_collect collect;
+  const char *logs; /* what the helper still has to log; NULL: nothing */
+  opi_teller *tellers;
+  opi_standing standing;
+  opi_collect *collects; /* lanes; NULL: none so far */
+  uint32_t n_collects;
   opi_stopping stop;
   opi_board board;
 };
@@ -188,8 +212,21 @@ opipe_status opi_team_failure(const opi_team *t, opipe_error *err);
 /* "process 2 (pid 71)" into out; returns out. */
 enum { OPI_WHO_ROOM = 64 };
 const char *opi_team_who(const opi_team *t, uint32_t rank, char out[OPI_WHO_ROOM]);
-/* "; it was at 'step 12', move 9", or "". */
-const char *opi_team_at(const opi_team *t, uint32_t rank, char out[OPI_AT_ROOM * 2]);
+/* "; it was at 'step 12', move 9; rank 1 at RECV of stage 0 (request 12, micro-batch 3)", or "". */
+enum { OPI_WHERE_ROOM = 320 };
+const char *opi_team_at(const opi_team *t, uint32_t rank, char out[OPI_WHERE_ROOM]);
+/* The culprit logs, and process 0; where that is the culprit, the lowest that survives. */
+bool opi_team_may_log(const opi_team *t, uint32_t culprit);
+
+/* ---- standing.c: with the lock held ---- */
+
+void opi_standing_tell(opi_team *t); /* asks the tellers of this process */
+/* A heartbeat's ranks; out of memory: none. */
+void opi_standing_heard(opi_team *t, uint32_t rank, const uint8_t *told, uint32_t n);
+void opi_standing_release(opi_team *t);
+/* At process 0, once in a heartbeat: does a session stand still? */
+void opi_standing_judge(opi_team *t);
+opipe_status opi_standing_hear(opi_team *t, const opi_channel_message *m, opipe_error *err);
 
 /* ---- join.c ---- */
 

@@ -117,6 +117,8 @@ static opipe_status hear_report(opi_peers *p, opi_lane *lane, const opi_letter *
   OPI_TRY(check_number(lane, letter, request, err));
   if (request->ticket != NULL && letter->n_bytes != 0)
     (void)copy_losses(request, lane->far, (double *)(uintptr_t)(letter + 1), false);
+  if (request->ticket != NULL && letter->count != 0)
+    atomic_store(&request->ticket->told_count, letter->count);
   if (letter->status < 0 && comes_before(letter, &p->first))
     p->first = *letter;
   lane->reported = true;
@@ -149,8 +151,10 @@ static opipe_status hear_verdict(opi_peers *p, const opi_lane *lane, const opi_l
     const opipe_error why = reason_of(letter);
     opi_request_judge(request, &why);
   }
-  if (request->ticket != NULL)
+  if (request->ticket != NULL) {
+    atomic_store(&request->ticket->told_count, letter->count);
     atomic_store_explicit(&request->ticket->told_loss, letter->loss, memory_order_release);
+  }
   ++p->awaited[lane->rank->index].n_out;
   opi_request_leave(lane->rank, request);
   return OPIPE_OK;
@@ -208,6 +212,8 @@ static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
     if (atomic_fetch_sub(&request->n_reports_left, 1) == 1)
       opi_request_seal(request);
     set_fate(&letter, request);
+    if (request->ticket != NULL)
+      letter.count = request->ticket->count;
     if (request->ticket != NULL && opi_fate_bytes(p->session->setup, lane->rank->index) != 0)
       letter.n_bytes = sizeof(double) * copy_losses(request, lane->rank->index, losses, true);
     OPI_TRY(opi_lane_write(lane, &letter, losses, err));
@@ -264,6 +270,9 @@ static void judge(opi_peers *p, opi_request *request) {
   p->first.number = request->number;
   p->first.n_bytes = 0;
   p->first.loss = request->ticket == NULL ? 0 : opi_train_loss(request);
+  p->first.count = request->ticket == NULL    ? 0
+                   : request->ticket->is_told ? atomic_load(&request->ticket->told_count)
+                                              : request->ticket->count;
   p->judged = true;
 }
 

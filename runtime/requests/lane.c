@@ -21,12 +21,23 @@ static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst
   return OPI_MAKE_WIRE(lane->rank->setup, stream_open, out, err, lane->rank->endpoint, &params);
 }
 
+static uint64_t place_bytes(uint64_t losses) {
+  return sizeof(opi_letter) + (losses > OPI_LETTER_MORE ? losses : (uint64_t)OPI_LETTER_MORE);
+}
+
+uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes) {
+  const opi_device_spec *device = &plan->devices[rank];
+  const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
+  const uint64_t step =
+      opi_align_up(place_bytes(losses), device->alignment == 0 ? 1 : device->alignment);
+  return n_lanes * 2 * OPI_LETTERS * step;
+}
+
 static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opipe_error *err) {
   const uint64_t losses = opi_fate_bytes(p->session->setup, member);
   const uint32_t own = lane->rank->index;
   lane->leader = OPIPE_NONE;
-  lane->place_bytes =
-      sizeof(opi_letter) + (losses > OPI_LETTER_MORE ? losses : (uint64_t)OPI_LETTER_MORE);
+  lane->place_bytes = place_bytes(losses);
   lane->step_bytes = opi_align_up(lane->place_bytes, lane->rank->alignment);
   lane->going = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);
   lane->come = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);

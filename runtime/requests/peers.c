@@ -118,7 +118,8 @@ void opi_peers_leave(opi_session *s) {
     return;
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
   atomic_store(&p->leaving, 1);
-  if (s->setup->threads == OPIPE_THREADS_HOST && opi_session_start(s->setup, NULL) < 0)
+  if (s->setup->threads == OPIPE_THREADS_HOST && !s->lingers &&
+      opi_session_start(s->setup, NULL) < 0)
     return; /* the host does not drive any more */
   for (uint32_t i = 0; i < s->setup->n_here; ++i)
     s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);

@@ -51,6 +51,7 @@ typedef struct opi_letter {
   uint64_t n_bytes; /* losses or data behind the letter */
   uint64_t n_total; /* DATA: bytes of all letters */
   double loss;      /* VERDICT */
+  double count;     /* REPORT, VERDICT: of labels; 0: of a session that does not count them */
   char text[OPI_LETTER_TEXT];
 } opi_letter;
 

@@ -389,7 +389,8 @@ opipe_status opi_request_output(opi_request *request, uint32_t index, opipe_tens
                     (unsigned long long)request->number, request->error.message);
   }
   const opi_result *result = &request->results[index];
-  if (request->ticket != NULL && result->data == NULL) { /* only evaluations have logits */
+  if (request->ticket != NULL && index != 0 &&
+      request->ticket->kind != OPI_TICKET_EVALUATE) { /* only evaluations have logits */
     return opi_fail(err, OPIPE_E_NOTFOUND, "a training step has no output %u ('%s')", index,
                     s->setup->output_names[index]);
   }

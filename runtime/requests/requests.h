@@ -45,6 +45,9 @@ opipe_status opi_peers_check(const opi_setup *setup, opipe_error *err);
 opipe_status opi_peers_open(opi_session *session, opipe_error *err);
 void opi_peers_leave(opi_session *session);
 void opi_peers_close(opi_session *session);
+/* Bytes of the letters of a rank with n_lanes lanes: rank 0 has one for each rank elsewhere, those
+ * have one each. */
+uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes);
 
 /* ---- for hosts ---- */
 

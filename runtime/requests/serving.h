@@ -62,6 +62,7 @@ struct opi_session {
   opi_engine *engine;
   opi_budget *caps;  /* caps of ranks together, within the context's; NULL: none */
   bool opened;       /* open has succeeded */
+  bool lingers;      /* being closed: threads drive the ranks, also where the host did */
   opi_lock run_lock; /* reference: taken before submit_lock, to run and end requests */
   /* under submit_lock */
   uint64_t first_stream;               /* the first request's stream, */

@@ -55,6 +55,8 @@ void opi_train_finished(opi_request *request) {
     return;
   ticket->loss = opi_rank_is_here(request->setup, 0) ? opi_train_loss(request)
                                                      : atomic_load(&ticket->told_loss);
+  if (ticket->is_told)
+    ticket->count = atomic_load(&ticket->told_count);
   const float loss = (float)ticket->loss;
   if (request->results[0].data != NULL)
     memcpy(request->results[0].data, &loss, sizeof loss);
@@ -121,6 +123,8 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
                         s->output_names[o]);
       }
     }
+    if (result->made == OPI_MADE_NONE)
+      continue; /* elsewhere */
     OPI_TRY(opi_result_own(s, o, result, err));
     if (result->made == OPI_MADE_SOME)
       memset(result->data, 0, (size_t)result->n_bytes);
@@ -129,15 +133,16 @@ static opipe_status place_results(const opi_compiled *t, const opipe_submit_para
     uint32_t o = 0;
     opipe_binding_io io;
     opi_array_get(params->outputs, params->io_stride, i, &io, sizeof io);
-    while (o < s->n_outputs && (io.name == NULL || strcmp(io.name, s->output_names[o]) != 0 ||
-                                request->results[o].data == NULL))
+    while (o < s->n_outputs &&
+           (io.name == NULL || strcmp(io.name, s->output_names[o]) != 0 || (o == 1 && !evaluate)))
       ++o;
     if (o == s->n_outputs) {
       return opi_fail(err, OPIPE_E_NOTFOUND, "a %s has no output '%s'",
                       evaluate ? "evaluation" : "training step",
                       io.name == NULL ? "(NULL)" : io.name);
     }
-    if (request->results[o].data != request->results[o].own)
+    const char *data = request->results[o].data;
+    if (data != NULL && data != request->results[o].own)
       return opi_fail(err, OPIPE_E_INVALID, "output '%s' is given twice", s->output_names[o]);
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
     if (request->results[o].on_device) {
@@ -159,6 +164,8 @@ static opipe_status prepare(opi_session *s, const opipe_submit_params *params, o
   opipe_status status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_shape_find(s->setup, request, err);
+  if (status == OPIPE_OK)
+    status = opi_needs_check(request, err);
   if (status != OPIPE_OK)
     return status;
   opi_compiled *shape = request->runs;
@@ -182,6 +189,13 @@ opipe_status opi_train_look(opi_request *request, opipe_error *err) {
   const uint32_t labels = s->shapes->labels_input;
   struct opi_ticket *ticket = request->ticket;
   const bool away = labels != OPIPE_NONE && request->feeds[labels].on_device; /* refused */
+  if (!opi_counts_here(request)) { /* told with the verdict */
+    ticket->shifted = ticket->counted = true;
+    ticket->is_told = true;
+    ticket->judge.data = NULL;
+    ticket->count = 0;
+    memset(ticket->sums, 0, sizeof ticket->sums);
+  }
   if (!ticket->shifted) {
     const opipe_status status = opi_train_shift(s, request, err);
     if (status != OPIPE_OK)
@@ -275,6 +289,8 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
     return admitted;
   request->ticket->kind = kind;
   request->ticket->shifted = request->ticket->counted = request->ticket->wanted = false;
+  request->ticket->is_told = false;
+  atomic_store(&request->ticket->told_count, 0);
   request->ticket->has_lr = gives_lr(params);
   request->ticket->lr = request->ticket->has_lr ? params->lr : 0;
   const uint64_t passed = atomic_load(&s->room.n_passed);

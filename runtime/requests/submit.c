@@ -118,11 +118,11 @@ static opipe_status place_others(const opi_setup *s, const opipe_submit_params *
   for (uint32_t o = 0; o < s->n_outputs; ++o) {
     opi_result *result = &request->results[o];
     void *given = NULL;
-    if (result->data != NULL || result->made == OPI_MADE_KEPT)
-      continue;
+    if (result->data != NULL || result->made == OPI_MADE_KEPT || result->made == OPI_MADE_NONE)
+      continue; /* given, kept by a stream, or made elsewhere */
     if (away)
       opi_lent_place(request, o, result);
-    if (asks && result->made != OPI_MADE_NONE)
+    if (asks)
       OPI_TRY(opi_result_ask(s, params, o, result, &given, err));
     if (given != NULL) {
       result->data = given;
@@ -323,6 +323,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_read_inputs(s->setup, params, request, err);
   if (status == OPIPE_OK)
     status = opi_shape_find(s->setup, request, err);
+  if (status == OPIPE_OK)
+    status = opi_needs_check(request, err);
   /* Find places for its results, its stream's bindings, and the lent tensors. */
   if (status == OPIPE_OK)
     status = place_results(s->setup, params, request, err);

@@ -210,7 +210,8 @@ opipe_status opi_agree(const opi_agree_params *p, opipe_error *err) {
     status = begin(&talks[i], err);
   if (status == OPIPE_OK) {
     status = opi_endpoints_ready(
-        &(opi_ready){p->transport, endpoint_of, p->ranks, p->n_ranks_here, p->timeout_ns}, err);
+        &(opi_ready){p->transport, endpoint_of, p->ranks, p->n_ranks_here, p->timeout_ns, NULL},
+        err);
   }
   if (status == OPIPE_OK)
     status = exchange(talks, p->n_ranks_here, err);

@@ -115,3 +115,24 @@ opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe
   copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, reserved));
   return OPIPE_OK;
 }
+
+opipe_status opi_session_needs(opi_session *session, const char *input, uint32_t *out_needed,
+                               opipe_error *err) {
+  const opi_setup *s = session->setup;
+  OPI_TRY(opi_session_check(s, err));
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    if (strcmp(s->inputs[i].name, input) != 0)
+      continue;
+    *out_needed = opi_shapes_need(session->shapes, i) ? 1 : 0;
+    return OPIPE_OK;
+  }
+  return opi_fail(err, OPIPE_E_NOTFOUND, "session_needs: there is no input '%s' among %u", input,
+                  s->n_inputs);
+}
+
+opipe_status opi_session_reason(const opi_session *session, opipe_error *err) {
+  const opi_ending *end = &session->setup->ending;
+  return atomic_load(&end->failed) == 0
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_PEER, "the session has failed: %s", end->why.message);
+}

@@ -10,7 +10,9 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
+#include "runtime/device/ready.h"
 #include "runtime/session/agree.h"
+#include "runtime/session/alike.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
@@ -324,11 +326,23 @@ typedef struct whole {
   opi_engine engine;
 } whole;
 
-/* `own`, or why another session that holds ranks of this plan refuses. */
+/* `own`, or why another session that holds ranks of this plan refuses. Others may wait for one that
+ * refuses in the transport: they find the reason on the board, and have none of their own then. */
 static opipe_status together(const opi_setup *s, const char *what, opipe_status own,
                              opipe_error *err) {
   const opi_together *t = &s->env.together;
-  return t->agree == NULL ? own : t->agree(t->ctx, what, own, err);
+  const opipe_board *board = s->env.board;
+  const bool follows = own == OPIPE_E_PEER;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (t->agree == NULL)
+    return own;
+  if (own < 0 && !follows && board != NULL && err != NULL)
+    (void)board->post(board->ctx, OPI_READY_REFUSED, err->message, strlen(err->message), NULL);
+  const opipe_status status =
+      t->agree(t->ctx, what, follows ? OPIPE_OK : own, follows ? &why : err);
+  if (follows && status < 0)
+    return opi_fail(err, status, "%s", why.message);
+  return follows ? own : status;
 }
 
 /* Parameters, inputs, the engine, devices. */
@@ -358,9 +372,7 @@ static opipe_status open_shape(opi_session *session, opipe_error *err) {
 }
 
 static opipe_status open_requests(opi_session *session, opipe_error *err) {
-  opi_setup *s = session->setup;
-  OPI_TRY(opi_peers_open(session, err));
-  OPI_TRY(opi_session_ready(s, err));
+  OPI_TRY(opi_session_ready(session->setup, err));
   return opi_requests_open(session, err);
 }
 
@@ -370,11 +382,20 @@ static opipe_status open_all(opi_session *session, const opipe_session_params *p
   OPI_TRY(together(s, "devices", open_parts(session, params, err), err));
   if (!s->reference)
     OPI_TRY(together(s, "transport", open_world(s, err), err));
-  opipe_status status = s->reference ? OPIPE_OK : agree(s, err);
+  /* The processes of a team have compared plans and kernels already, and one that refuses says so
+   * at the next call of all; here it would be waited for. */
+  const bool compared = s->reference || s->env.together.agree != NULL;
+  opipe_status status = compared ? OPIPE_OK : agree(s, err);
   if (status == OPIPE_OK)
     status = open_shape(session, err);
   OPI_TRY(together(s, "memory", status, err));
+  status = opi_alike_check(session, err);
+  if (status == OPIPE_OK)
+    status = opi_peers_open(session, err);
+  OPI_TRY(together(s, "letters", status, err));
   OPI_TRY(together(s, "requests", open_requests(session, err), err));
+  if (s->env.together.told != NULL)
+    s->env.together.told(s->env.together.ctx, opi_watch_tell, s);
   opi_model_relax(s->env.model); /* packed weights have been read */
   session->opened = true;
   return s->threads == OPIPE_THREADS_HOST || s->reference ? OPIPE_OK : opi_session_start(s, err);
@@ -414,6 +435,16 @@ opipe_status opi_session_open(const opi_session_env *env, const opipe_session_pa
   return OPIPE_OK;
 }
 
+void opi_session_linger(opi_session *session) {
+  opi_setup *s = session->setup;
+  if (!session->opened || s->reference || opi_session_failed(s))
+    return;
+  if (session->shapes->weights != NULL)
+    opi_train_leave_none(session);
+  if (s->threads == OPIPE_THREADS_HOST) /* the host does not drive any more */
+    session->lingers = opi_session_start(s, NULL) == OPIPE_OK;
+}
+
 void opi_session_stop(opi_session *session) {
   opi_setup *s = session->setup;
   opi_waits *waits = &session->waits;
@@ -440,6 +471,8 @@ void opi_session_close(opi_session *session) {
   const opipe_allocator *allocator = s->allocator;
   /* Wait until no call is inside. */
   opi_session_stop(session);
+  if (s->env.together.told != NULL)
+    s->env.together.told(s->env.together.ctx, NULL, NULL);
   opi_requests_shut(session);
   opi_streams_shut(s);
   for (uint32_t i = 0; s->ranks != NULL && i < s->n_here; ++i)

@@ -35,6 +35,13 @@ opipe_status opi_session_fd(opi_session *session, uint32_t rank, int32_t *out_fd
 opipe_status opi_session_memory(opi_session *session, uint32_t rank, opipe_memory_info *io_info,
                                 opipe_error *err);
 opipe_status opi_session_info(opi_session *session, opipe_session_info *io_info, opipe_error *err);
+/* *out_needed: 1 if ranks here read the input in the plan's own shape, else 0. */
+opipe_status opi_session_needs(opi_session *session, const char *input, uint32_t *out_needed,
+                               opipe_error *err);
+/* OPIPE_OK, or why the session has failed. */
+opipe_status opi_session_reason(const opi_session *session, opipe_error *err);
+/* The ranks here go on by themselves, while the caller waits for other sessions to close. */
+void opi_session_linger(opi_session *session);
 
 void opi_session_close_fds(opi_session *session); /* drive.c */
 

@@ -32,7 +32,7 @@ typedef struct opi_weight_param {
   bool owner;          /* the rank has its first reader, and takes its norm */
   bool no_decay;
   uint32_t trained_index; /* among trained parameters; its place in the table of norms */
-  uint64_t n_bytes;       /* of the master */
+  uint64_t key, n_bytes;  /* of the master's layout */
   uint64_t dense_bytes;
   opipe_region weight[OPI_SETS], gradient, moments[OPIPE_MOMENTS_MOST]; /* masters and state */
   opi_member replicas, tie;

@@ -254,6 +254,7 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_w
                             .no_decay = !opi_optimizer_decays(&w->optimizer, w->sources[slot].name),
                             .summed = true,
                             .trained_index = w->trained_index[slot],
+                            .key = layouts[index][k].key,
                             .n_bytes = layouts[index][k].master_bytes};
     (void)opi_weight_dense_bytes(&w->sources[slot], &p->dense_bytes);
     p->dense = p->tied && !opi_weight_layouts_equal(query, layouts, slot);
@@ -482,6 +483,17 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   }
   *out_weights = w;
   return OPIPE_OK;
+}
+
+bool opi_weights_sums(const opi_weights *weights, uint32_t rank, uint32_t slot, uint64_t *out_key,
+                      uint64_t *out_bytes) {
+  const opi_holder *holder = weights->ranks[rank].holder;
+  const opi_weight_param *p = holder == NULL ? NULL : opi_holder_param(holder, slot);
+  if (p == NULL || (!p->replicated && (!p->tied || p->dense)))
+    return false;
+  *out_key = p->key;
+  *out_bytes = p->n_bytes;
+  return true;
 }
 
 void opi_weights_close(opi_weights *weights) {

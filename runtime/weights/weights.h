@@ -65,6 +65,10 @@ uint64_t opi_weights_pinned(const opi_weights *weights, uint32_t rank);
  * [control] */
 opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **out_weights,
                               opipe_error *err);
+/* Is the gradient of the parameter in `slot` summed over ranks in the layout that `rank` holds it
+ * in? Then that layout. */
+bool opi_weights_sums(const opi_weights *weights, uint32_t rank, uint32_t slot, uint64_t *out_key,
+                      uint64_t *out_bytes);
 void opi_weights_close(opi_weights *weights); /* before the endpoints; accepts NULL */
 /* Set `set` (0 .. n_versions - 1) of an instance, for bind. The version that a set holds changes
  * with every step: bind a program to each set, and run the binding of opi_weights_set_of(). NULL:

@@ -149,6 +149,11 @@ CALL(team_moved, , return api->team_moved(h, 1, "here", err);)
 CALL(team_abort, , return api->team_abort(h, "no reason", err);)
 CALL(team_stop, , return api->team_stop(h, 1, err);)
 CALL(team_step, , uint32_t what = 0; return api->team_step(h, 1, &what, err);)
+CALL(plan_share, , opipe_share_params give = opipe_share_params_init(); give.team = b->live[TEAM];
+     give.plan = b->live[PLAN]; opipe_plan *plan = NULL;
+     const opipe_status status = api->plan_share(h, &give, &plan, err); api->plan_destroy(plan);
+     return status;)
+CALL(session_needs, , uint32_t needed = 0; return api->session_needs(h, "input_ids", &needed, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
 CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
@@ -290,7 +295,9 @@ static const handle_call handle_calls[] = {
     ROW(team_moved, TEAM),
     ROW(team_abort, TEAM),
     ROW(team_stop, TEAM),
-    ROW(team_step, TEAM)};
+    ROW(team_step, TEAM),
+    ROW(plan_share, MODEL),
+    ROW(session_needs, SESSION)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the host's table share: from a model file to an open session, and one request on
+/* Shared by the tests of the host's table: from a model file to an open session, and one request on
  * token ids. */
 #ifndef TESTS_ABI_HOST_KIT_H
 #define TESTS_ABI_HOST_KIT_H

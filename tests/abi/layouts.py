@@ -170,7 +170,7 @@ def target_minor():
     with tempfile.TemporaryDirectory() as work:
         folder = copy_headers(work, "newer")
         for header, struct in [("backend", "opipe_device_info"), ("backend", "opipe_backend"),
-                               ("host", "opipe_plan_params"), ("host", "opipe_api")]:
+                               ("planning", "opipe_plan_params"), ("host", "opipe_api")]:
             path = os.path.join(folder, "opipe", header + ".h")
             with open(path, encoding="utf-8") as file:
                 text = file.read()
@@ -198,7 +198,7 @@ def target_minor():
             sizes = "".join(
                 "int main(void) { return 0; }\n_Static_assert(OPIPE_TARGET_MINOR != %d || ("
                 "sizeof(opipe_plan_params) == %d && sizeof(opipe_backend) == %d), \"sizes of today\");"
-                % (before, size_of("host", "opipe_plan_params"), size_of("backend", "opipe_backend"))
+                % (before, size_of("planning", "opipe_plan_params"), size_of("backend", "opipe_backend"))
             )
             out = build(work, name + "-sizes", "#include <opipe/host.h>\n#include <opipe/backend.h>\n" + sizes,
                         folder, False, defines)

@@ -31,7 +31,7 @@ static void expect(int holds, const char *what) {
   exit(1);
 }
 
-/* What came out: values of logits, then losses. */
+/* Results: values of logits, then losses. */
 typedef struct outcome {
   float value[VALUES_MOST];
   size_t n;

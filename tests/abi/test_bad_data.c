@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data that a program refuses: an evaluation fails alone; a training step ends the session, and its
  * parameters are to be had as the step before left them. Steps that were not done leave no trace in
- * the random numbers of later ones. What is given wrongly is refused. ctest: timeout=120
+ * the random numbers of later ones. Calls with wrong arguments are refused. ctest: timeout=120
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -347,7 +347,7 @@ static void test_what_is_set_is_saved_though_not_trained(void) {
   frozen = NULL;
 }
 
-/* ---- what does not fit ---- */
+/* ---- calls that do not fit ---- */
 
 static void test_gradients_that_are_not_kept_cannot_be_saved(void) {
   host_kit k;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies beyond what there is: offsets behind any memory, more tensors than the model has, more
- * micro-batches than rows, two budgets for one device, a context made in a callback, a state copied
- * onto itself. Refused before anything of it is touched, or without effect.
+/* Arguments beyond the end of something: offsets behind any memory, more tensors than the model
+ * has, more micro-batches than rows, two budgets for one device, a context made in a callback, a
+ * state copied onto itself. Refused before anything of it is touched, or without effect.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -55,7 +55,7 @@ static void test_offsets_of_inputs_and_outputs(void) {
     OPI_ASSERT_ERROR(k.api->session_submit(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
                      &k.err, "output 'logits': with byte_offset");
   }
-  out.tensor.byte_offset = 64; /* what fits is taken */
+  out.tensor.byte_offset = 64; /* an offset that fits is accepted */
   logits[0] = 77;
   OPI_ASSERT_OK_FATAL(k.api->session_submit(k.session, &params, &request, &k.err), &k.err);
   OPI_ASSERT_OK(k.api->request_wait(request, UINT64_MAX, &k.err), &k.err);

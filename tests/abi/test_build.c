@@ -46,7 +46,7 @@ static bool memory_open(memory *m, const char *path) {
   return true;
 }
 
-/* What was lent, overwritten before it goes: who still reads it computes something else. */
+/* Overwrites lent memory before it goes: anyone who still reads it computes something else. */
 static void memory_close(memory *m) {
   for (uint32_t i = 0; i < m->params.graph->n_tensors; ++i) {
     const opipe_build_tensor *t = &m->params.graph->tensors[i];
@@ -153,7 +153,7 @@ static void test_what_is_lent_is_given_back_once_and_last(void) {
   OPI_ASSERT_ERROR(k.api->model_build(k.context, &m.params, &other, &k.err), OPIPE_E_INVALID,
                    &k.err, t[0].name);
   ++t[0].n_bytes;
-  OPI_ASSERT_INT(m.n_released, 0); /* what was not built borrows nothing */
+  OPI_ASSERT_INT(m.n_released, 0); /* a model that was not built borrows nothing */
   k.api->model_destroy(k.model);
   k.api->model_destroy(k.bound);
   k.api->plan_destroy(k.plan);
@@ -220,7 +220,7 @@ static void test_built_models_are_trained_and_saved(void) {
   OPI_ASSERT(file[STEPS - 1] < file[0]);
   const answer trained = run_at(a, NULL, 2);
   expect_equal(trained, run_at(b, NULL, 2));
-  expect_equal(before, run_at(NULL, &m.params, 1)); /* what is lent was not written to */
+  expect_equal(before, run_at(NULL, &m.params, 1)); /* lent memory was not written to */
   free(trained.data);
   free(before.data);
   memory_close(&m);

@@ -141,7 +141,7 @@ static void test_a_session_counts_again(void) {
   kit_close(&k);
 }
 
-/* What a host of 1.0 gives ends before the descriptions. */
+/* The params of a host of 1.0 end before the descriptions. */
 static void test_a_host_of_before(void) {
   host_kit k;
   described d;

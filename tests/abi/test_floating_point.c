@@ -82,7 +82,7 @@ static opipe_status checked(opipe_status status, const host_kit *k, int line) {
 #define CALL(call) checked((call), k, __LINE__)
 #define CALL_VOID(call) ((call), checked(OPIPE_OK, k, __LINE__))
 
-/* ---- what a host does, and all that comes of it ---- */
+/* ---- calls of a host, and all their results ---- */
 
 typedef struct harvest {
   uint8_t bytes[1 << 17];
@@ -100,7 +100,7 @@ static opipe_status reap(void *ctx, const void *data, size_t n) {
   return OPIPE_OK;
 }
 
-/* Of the host's callbacks. */
+/* Calls of the host's callbacks. */
 typedef struct calls {
   pthread_t host;
   uint32_t n, wrong;

@@ -35,7 +35,7 @@ static void test_versions(void) {
   view.struct_size = 8;
   OPI_ASSERT_ERROR(opipe_get_api(&view, &api, &err), OPIPE_E_ABI, &err,
                    "struct opipe_view out in 8 bytes");
-  /* What is not compiled vouches for itself; a list that ends too early is none. */
+  /* A host that is not compiled has no structs to check; a list that ends too early is none. */
   view = (opipe_view){.struct_size = sizeof view, .abi_major = 1};
   OPI_ASSERT_OK(opipe_get_api(&view, &api, &err), &err);
   view = *OPIPE_VIEW;
@@ -98,7 +98,7 @@ static void test_wrong_tensors_name_both_sides(void) {
   kit_close(&k);
 }
 
-/* What only sessions of training plans can do says so. */
+/* Calls for sessions of training plans alone say so. */
 static void test_a_session_for_inference_does_not_train(void) {
   host_kit k;
   opipe_request *ticket = NULL;
@@ -302,7 +302,7 @@ static void test_a_budget_of_no_device(void) {
   }
 }
 
-/* Of devices that are there, whether or not a plan has them. */
+/* Budgets are of devices that exist, whether or not a plan has them. */
 static void test_a_budget_of_another_device(void) {
   host_kit k;
   const opipe_device_budget budgets[] = {{.kind = "emulated", .index = 31, .memory_bytes = 64},

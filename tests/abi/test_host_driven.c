@@ -28,7 +28,7 @@ static bool open_driven(host_kit *k, uint32_t threads, uint32_t flags, uint64_t 
   return OPI_ASSERT_OK(status, &k->err);
 }
 
-/* What comes of a request, and who said so. */
+/* The end of a request, and the call that reported it. */
 typedef struct outcome {
   const opipe_api *api;
   int64_t ids[8];
@@ -131,7 +131,8 @@ static bool open_loop(host_kit *k, loop *l) {
   return true;
 }
 
-/* What a host's loop does with what is ready; false: nothing was, for timeout_ms. */
+/* One turn of a host's loop over the descriptors that are ready; false: none was, for
+ * timeout_ms. */
 static bool turn(host_kit *k, loop *l, int timeout_ms) {
   struct epoll_event events[RANKS + 1];
   const int n = epoll_wait(l->epoll, events, RANKS + 1, timeout_ms);
@@ -213,7 +214,7 @@ static void test_an_idle_rank_sleeps(void) {
   kit_close(&k);
 }
 
-/* ---- what ends ---- */
+/* ---- ends of requests ---- */
 
 static void test_what_no_rank_has_begun_is_cancelled_at_once(void) {
   host_kit k;
@@ -401,7 +402,7 @@ static double loss_of(host_kit *k, outcome *o) {
   return report.loss;
 }
 
-/* What becomes of a second step while the first has begun. */
+/* Ways in which a second step may end while the first has begun. */
 enum { LEFT_ALONE = 0, CANCELLED = 1, LATE_BY_POLL = 2, LATE_BY_RANKS = 3, WAYS = 4 };
 
 /* The first step has begun, and is done however late; the second has not. */

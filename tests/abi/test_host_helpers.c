@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What opipe/host_helpers.h and the TYPE_init() functions save a host; targets that are the model's
- * own files; a learning rate that changes nothing. */
+/* opipe/host_helpers.h and the TYPE_init() functions; targets that are the model's own files; a
+ * learning rate that changes nothing. */
 #include <stdlib.h>
 #include <unistd.h>
 

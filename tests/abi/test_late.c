@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comes later than the call that caused it: errors of queued work, and the readiness of what
- * was opened. Sessions on the emulated device and transport, which are late on purpose.
+/* Results that come later than the call that caused them: errors of queued work, and the readiness
+ * of opened objects. Sessions on the emulated device and transport, which are late on purpose.
  */
 #include <opipe/helpers.h>
 
@@ -112,7 +112,7 @@ static void test_peers_that_never_come_are_a_time_out(void) {
   kit_close(&k);
 }
 
-/* What helpers.h gives to backends is the rule: a data error once, a device error from then on. */
+/* helpers.h implements the rule for backends: a data error once, a device error from then on. */
 static void test_the_rule_of_late_errors(void) {
   opipe_late queue, events[4];
   opipe_error why = OPIPE_ERROR_INIT, err = OPIPE_ERROR_INIT;

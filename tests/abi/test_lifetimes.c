@@ -216,7 +216,7 @@ static float *logits_of_pins(bool later) {
   return copy;
 }
 
-/* What a pin points to is the host's again when model_bind returns. */
+/* The memory of a pin is the host's again when model_bind returns. */
 static void test_pins_are_copied(void) {
   float *now = logits_of_pins(false), *later = logits_of_pins(true);
   OPI_ASSERT(memcmp(now, later, 8 * 344 * sizeof *now) == 0);

@@ -63,7 +63,7 @@ static bool has_comma(void) {
   return text[1] == ',';
 }
 
-/* ---- what is written ---- */
+/* ---- texts that are written ---- */
 
 typedef struct harvest {
   char *data;
@@ -133,7 +133,7 @@ static void plan_for_training(const char *schedule, harvest *h) {
   kit_close(&k);
 }
 
-/* ---- what is read ---- */
+/* ---- texts that are read ---- */
 
 /* A ratio of dropout stands as text in a plan. */
 static void read_ratio(harvest *h) {

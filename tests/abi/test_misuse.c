@@ -24,7 +24,7 @@ static void count_log(void *ctx, uint32_t level, const char *file, uint32_t line
     ++n_logged;
 }
 
-/* What is wrong is counted, not printed. */
+/* Errors are counted, not printed. */
 static const opipe_context_params quiet = {
     .struct_size = sizeof quiet, .log_level = OPIPE_LOG_ERROR, .log = count_log};
 
@@ -190,7 +190,7 @@ static void bench_close(bench *b) {
 
 enum { BAD_MOST = 32 };
 
-/* What row `c` must not take; NULL is not among them. */
+/* Handles that row `c` must refuse; NULL is not among them. */
 static uint32_t bad_handles(const bench *b, const handle_call *c, void *block, void **out) {
   static opipe_tensor innocent;
   uint32_t n = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hosts fill in, attacked field by field through the table of the library's own rows: unknown
- * flags and choices, reserved fields, NULL where something is needed, counts without a list,
- * strides, tails, sizes. And the rows themselves: they cover every byte of every struct.
+/* The structs that hosts fill in, attacked field by field through the table of the library's own
+ * rows: unknown flags and choices, reserved fields, NULL where something is needed, counts without
+ * a list, strides, tails, sizes. And the rows themselves: they cover every byte of every struct.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -83,7 +83,7 @@ static void test_every_struct_of_the_headers_has_rows(void) {
   OPI_ASSERT(n_structs > 30);
 }
 
-/* ---- what is attacked ---- */
+/* ---- the calls under attack ---- */
 
 typedef struct world {
   host_kit k, t; /* for inference, for training */

@@ -114,7 +114,7 @@ static void test_edited_inference_plans(void) {
   kit_close(&k);
 }
 
-/* What is read takes time in proportion to its length, not to its square. */
+/* Reading takes time in proportion to the file's length, not to its square. */
 static void test_many_stages_without_nodes(void) {
   enum { MANY = 60000, ROOM = 48 };
   static char stages[MANY * ROOM], actions[MANY * ROOM];
@@ -234,7 +234,7 @@ static void test_memory_of_a_rank_without_weights(void) {
     opipe_memory_info p = {.struct_size = sizeof p}, m = p;
     OPI_ASSERT_OK(k.api->plan_memory(k.plan, r, &p, &k.err), &k.err);
     OPI_ASSERT_OK(k.api->session_memory(k.session, r, &m, &k.err), &k.err);
-    OPI_ASSERT_INT(p.flags, OPIPE_MEMORY_ESTIMATED); /* what was predicted was for other stages */
+    OPI_ASSERT_INT(p.flags, OPIPE_MEMORY_ESTIMATED); /* the prediction was for other stages */
     OPI_ASSERT_INT((int64_t)m.optimizer_bytes, (int64_t)p.optimizer_bytes);
     OPI_ASSERT((m.params_bytes == 0) == (r == 1));
     OPI_ASSERT((p.params_bytes == 0) == (r == 1));

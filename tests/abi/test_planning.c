@@ -112,7 +112,7 @@ static void test_every_planner(void) {
   kit_close(&k);
 }
 
-/* What is written is read again, to the same bytes; the strategy outlives the profile. */
+/* A written profile is read again, to the same bytes; the strategy outlives the profile. */
 static void test_read_again(void) {
   host_kit k;
   open_context(&k, NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the registry takes and refuses: one rule broken at a time, files that are no plugins, names
+/* The registry's rules for plugins: one rule broken at a time, files that are no plugins, names
  * that clash, memory that fails. A refusal must name the reason, leave nothing behind and not hide
  * the others.
  */
@@ -218,8 +218,8 @@ static void test_a_table_is_cut_at_whole_slots(void) {
                    "others that belong with it are not");
 }
 
-/* What a backend may lack together: a table that ends before it, or has NULL there, is taken; one
- * that has a part of it is not. */
+/* Slots that a backend may lack only together: a table that ends before them, or has NULL there, is
+ * accepted; one that has some of them is not. */
 static void test_optional_slots_of_a_backend_come_together(void) {
   static const struct {
     size_t first, last; /* offsets */
@@ -528,7 +528,7 @@ static void test_bad_neighbours_do_not_hide_good_ones(void) {
   opi_registry_free(r);
 }
 
-/* What the host named is not replaced by what lies in a later place. */
+/* A plugin that the host named is not replaced by one in a later place. */
 static void test_a_refused_plugin_that_was_given_is_not_replaced(void) {
   static const char *const ill[][2] = {{"magic", "mock"}}, *const good[][2] = {{"good", "mock"}};
   const char *folders[] = {folder_of("bad", ill, 1), folder_of("good", good, 1)};
@@ -555,7 +555,8 @@ static void note_warning(void *ctx, uint32_t level, const char *file, uint32_t l
     (void)append(&logged, msg, strlen(msg));
 }
 
-/* Nor is what the environment names; entries that nothing can be found in are warned of. */
+/* The same holds for plugins that the environment names; entries in which nothing can be found
+ * cause a warning. */
 static void test_the_environment_is_not_passed_over_in_silence(void) {
   static const char *const ill[][2] = {{"magic", "mock"}}, *const good[][2] = {{"good", "mock"}};
   static const opi_logger logger = {.log = note_warning, .level = OPIPE_LOG_WARN};

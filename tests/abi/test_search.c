@@ -151,7 +151,7 @@ static void test_a_limit_of_time(void) {
   close_asker(&a);
 }
 
-/* ---- what is given ---- */
+/* ---- fixed values ---- */
 
 static void test_what_is_given_stays(void) {
   asker a;
@@ -303,7 +303,7 @@ static void test_threads_change_nothing(void) {
   close_asker(&a);
 }
 
-/* What is played is what was said, of every one that was ranked. */
+/* Every ranked strategy, played, gives the time that was stated. */
 static void check_played(asker *a, opipe_strategy *strategy, double step_ns) {
   const opipe_play_params play = {
       .struct_size = sizeof play, .cluster = a->cluster, .cluster_bytes = strlen(a->cluster)};
@@ -378,7 +378,7 @@ static void test_what_is_missing(void) {
                "no plan fits 4000000 bytes (3.8 MiB) on each of 4 devices");
   const char *says = strstr(a.k.err.message, "takes ");
   OPI_ASSERT_FATAL(says != NULL && sscanf(says, "takes %lf bytes", &least) == 1 && least > 4e6);
-  write_cluster(&a, (uint64_t)least, "1e12"); /* what it says does */
+  write_cluster(&a, (uint64_t)least, "1e12"); /* the cap in the message suffices */
   params.cluster_bytes = strlen(a.cluster);
   a.k.api->strategy_destroy(ask(&a, &params, &info));
   OPI_ASSERT(info.memory_bytes <= (uint64_t)least);

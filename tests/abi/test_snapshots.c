@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parameters are read and written between steps, whatever other threads submit: a checkpoint has
- * the weights of one step, so has what is read in one call, and a load spoils no step. What was
- * submitted before is waited for, what comes later begins afterwards. ctest: timeout=120
+ * the weights of one step, so has what is read in one call, and a load spoils no step. Steps
+ * submitted before are waited for; later ones begin afterwards. ctest: timeout=120
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -149,7 +149,7 @@ static void await_steps(trainer *t, uint32_t n) {
     (void)nanosleep(&again, NULL);
 }
 
-/* What a run without any such call has after each step, and each step's loss. */
+/* The parameters of a run without any such call after each step, and each step's loss. */
 typedef struct course {
   uint64_t hash[STEPS_MOST];
   double loss[STEPS_MOST];
@@ -342,7 +342,7 @@ static void test_a_flush_ends_what_was_held(void) {
   }
 }
 
-/* ---- what is wrong ---- */
+/* ---- wrong arguments ---- */
 
 static void test_a_read_is_refused_as_a_whole(void) {
   host_kit k;

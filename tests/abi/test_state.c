@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams keep, through the host's table: three interleaved streams of a decoder with keys and
+/* States of streams through the host's table: three interleaved streams of a decoder with keys and
  * values have the bits of the same requests with the host handing them back, on several ranks,
- * devices and replicas; what a state refuses, how it breaks, and what it takes. ctest: timeout=120
+ * devices and replicas; refusals of a state, how it breaks, and its memory. ctest: timeout=120
  */
 #include <math.h>
 #include <pthread.h>
@@ -418,7 +418,7 @@ static void test_what_a_request_may_give(void) {
     OPI_ASSERT_ERROR(submit(&k, 0, 4, 3, state, NULL, &out, false, &w), OPIPE_E_LIMIT, &k.err,
                      "room for 96");
     OPI_ASSERT_OK_FATAL(submit(&k, 0, 4, 2, state, NULL, &out, false, &w), &k.err);
-    OPI_ASSERT_OK(finish(&k, &w), &k.err); /* what was refused has changed nothing */
+    OPI_ASSERT_OK(finish(&k, &w), &k.err); /* the refused request has changed nothing */
     OPI_ASSERT_OK(k.api->state_reset(state, &k.err), &k.err);
     OPI_ASSERT_OK_FATAL(submit(&k, 0, 0, 2, state, &nothing, &out, false, &w), &k.err);
     OPI_ASSERT_OK(finish(&k, &w), &k.err);
@@ -479,7 +479,7 @@ static void test_a_failure_breaks_the_stream(void) {
   }
 }
 
-/* So does one that is cancelled, and what is behind it. */
+/* A cancelled request breaks the state too, and so fails those behind it. */
 static void test_a_cancelled_request_breaks_it(void) {
   static const place at = {"emulated", "time_us=300000", NULL, 0, 2, 2, 0, NULL};
   static answer nothing, out[3];

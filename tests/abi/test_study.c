@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The slots of partition/study: in a build without it (OPIPE_STUDY=OFF) the table is as long, and
- * each answers UNSUPPORTED, "built without the study"; in any other build none says so. What a run
- * needs works in both. */
+ * each answers UNSUPPORTED, "built without the study"; in any other build none says so. A run works
+ * in both. */
 #include "tests/abi/host_kit.h"
 
 #define GPT "tests/data/gpt_8block/model.onnx"

@@ -303,7 +303,7 @@ static void test_an_infinite_loss_with_finite_gradients(void) {
   }
 }
 
-/* What a checkpoint would carry, by hand: the next step has the same bits. */
+/* Carries over by hand the content of a checkpoint: the next step has the same bits. */
 static void carry(host_kit *from, host_kit *to, uint32_t what, uint32_t version) {
   opipe_parameter_info info = {.struct_size = sizeof info};
   for (uint32_t i = 0; from->api->session_parameter(from->session, i, &info, NULL) == OPIPE_OK;

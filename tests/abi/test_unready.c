@@ -324,7 +324,7 @@ static void test_a_late_host_ends_no_training(void) {
 
 /* Two double-buffered steps, and between them, or behind the first, one that waits for its fence.
  * Cancelled, that one is as if it had never been: the others have the losses that they have without
- * it. What ranks have been given is not taken back, and the message says how it ends. */
+ * it. Work that ranks have been given is not taken back, and the message says how it ends. */
 static void check_double_buffered(bool follows) {
   double loss[2][2] = {{0, 0}, {0, 0}};
   fill(labels, true);

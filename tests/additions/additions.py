@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test_additions_full.py adds, as data: (what, the most files that it may touch, edits). An edit puts its text before an
-anchor that stands in its file once; without an anchor the file is new."""
+"""The additions of test_additions_full.py, as data: (name, most files that it may touch, edits). An edit puts its text before
+an anchor that stands in its file once; without an anchor the file is new."""
 import os
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -67,7 +67,8 @@ def contents(root):
 
 
 def insert(root, path, anchor, text):
-    """Puts `text` before the anchor, which stands in the file once; without an anchor the file is new. What is wrong, or None."""
+    """Puts `text` before the anchor, which stands in the file once; without an anchor the file is new. Returns the error, or
+    None."""
     whole = os.path.join(root, path)
     before = ""
     if anchor is None:
@@ -104,7 +105,7 @@ def add(count, root):
 
 
 def build(root, tree):
-    """What went wrong, or None."""
+    """Returns the failure, or None."""
     environment = dict(os.environ, CCACHE_BASEDIR=os.path.dirname(root), CCACHE_NOHASHDIR="1", CCACHE_DEPEND="1")
     launcher = ["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     steps = (
@@ -120,7 +121,7 @@ def build(root, tree):
     return None
 
 
-# ---- what is used --------------------------------------------------------------------------------
+# ---- use of the additions ------------------------------------------------------------------------
 
 XS, TARGET, WEIGHT = (0.5, -1.25, 2.0, -0.75), (0.1, -0.2, 0.9, 0.3), 0.8
 LR, BETA1, BETA2 = 0.05, 0.5, 0.25

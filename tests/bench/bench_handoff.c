@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What it costs to hand a tensor from rank to rank, in two ways:
+/* The cost of handing a tensor from rank to rank, in two ways:
  *   transport  a message goes round a ring of ranks; a hop is from one rank's send to the next
- * one's test session    requests go one by one through a pipeline of near-empty stages; a hop is
- * from the end of one stage's program to the start of the next one's, by the clocks of the ranks:
- * slots reserved, messages sent and tested, lists interpreted Usage: bench_handoff [--ranks N]
- * [--spin US] [--count N] [--bytes N]; prints one line of medians and percentiles (ns).
+ *              one's test
+ *   session    requests go one by one through a pipeline of near-empty stages; a hop is from the
+ *              end of one stage's program to the start of the next one's, by the clocks of the
+ *              ranks: slots reserved, messages sent and tested, lists interpreted
+ *
+ * Usage: bench_handoff [--ranks N] [--spin US] [--count N] [--bytes N]; prints one line of medians
+ * and percentiles (ns).
  */
 #include <getopt.h>
 #include <pthread.h>

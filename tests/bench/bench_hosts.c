@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What it costs to be inside ONNX Runtime, without Python: calls of a small model, and the largest
+/* The cost of running inside ONNX Runtime, without Python: calls of a small model, and the largest
  * memory of a process that has one session. MODEL reads input_ids [BATCH, SEQ], makes logits.
  *
  *   bench_hosts call RUNTIME ADAPTER LIBRARY MODEL BATCH SEQ ROUNDS

@@ -3,8 +3,8 @@
 """bf16 beside our own fp32 and PyTorch's bf16: requests of GPT-2 small, and its training step (--compute bf16).
 
 The same weights and tokens on both sides; a file in bf16 is the graph of the bench with all of its floats in bf16, logits
-turned to fp32 at the end, as PyTorch's are. Turns alternate (inference.py). Of PyTorch's ways to run a request (weights in
-bf16, compiled, autocast) the fastest is what ours is judged by; of its step, the eager one under autocast.
+turned to fp32 at the end, as PyTorch's are. Turns alternate (inference.py). Our requests are judged by the fastest of
+PyTorch's ways to run one (weights in bf16, compiled, autocast); our step by the eager one under autocast.
 
 Aims hold on processors that have instructions for bf16; what is found on others is shown without a verdict.
 
@@ -100,7 +100,7 @@ def step_jobs():
 
 
 def judged(record, kind, what, own, peer):
-    """Of a row: (what, found, aim, held) for its two ratios, each None where there is none."""
+    """The verdicts of a row: (subject, found, aim, held) for its two ratios, each None where there is none."""
     for name, ratio, of in (("own", own, "our fp32"), ("peer", peer, "PyTorch's bf16")):
         if ratio is not None:
             speed, aim = ratio[0][1], AIMS[kind][name]

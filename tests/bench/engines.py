@@ -21,7 +21,7 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 TICKS = os.sysconf("SC_CLK_TCK")
 VOCABULARY = {"gpt2_small": 50257, "bert_base": 30522, "small": 8192, "small_past": 8192}
-# Of models that read numbers: the input and its sizes behind the free dimensions.
+# Models that read numbers: the input and its sizes behind the free dimensions.
 PICTURE = ("pixel_values", (3, 224, 224))
 NUMBERS = {"resnet50": PICTURE, "mobilenet_v3": PICTURE, "wav2vec2": ("input_values", ()), "moe_block": ("hidden", (2048,))}
 PAST = [f"past_{kind}_{i}" for i in range(4) for kind in "kv"]
@@ -36,7 +36,7 @@ def given(job):
 
 
 def feeds(model, dims):
-    """Seeded inputs of a request: {name: array}. Those of NAME-int8 are those of NAME."""
+    """Seeded inputs of a request: {name: array}. NAME-int8 has the inputs of NAME."""
     rng = np.random.default_rng(3)
     model = model.split("-")[0]
     if model in NUMBERS:

@@ -180,7 +180,7 @@ def memory_row(args, name):
 
 
 def verdicts(record):
-    """(what, found, target, held) of every target that was measured."""
+    """(subject, found, target, held) of every target that was measured."""
     found = []
     for row in record["callers"]:
         name = "one caller" if row["callers"] == 1 else "four callers"

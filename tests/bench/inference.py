@@ -7,7 +7,7 @@ ratio (of the medians of the two turns); shown are the smallest, the median and 
 goes on until it has N clean rounds (7), at most for twice as many: rounds in which other processes took
 more than 8 % of a core are left out where three clean ones remain; the column `clean` tells.
 
-What is asked for of a row is judged by the median. A record is written after every row.
+Aims of a row are judged by its median. A record is written after every row.
 
 usage: inference.py --models DIR --library FILE [--rounds N] [--only WORD,...] [--peer-only]
                     [--record DIR]
@@ -289,7 +289,7 @@ def report(record):
 
 
 def verdicts(record):
-    """(what, found, aim, held) of every row that has an aim and was measured."""
+    """(subject, found, aim, held) of every row that has an aim and was measured."""
     found = []
     for row in record["single"]:
         if row["aim"] is not None and "ratio" in row:
@@ -300,7 +300,7 @@ def verdicts(record):
 
 
 def kind_of(word):
-    """Of a word that chooses rows: threads (t1), a shape (4x128), or a name."""
+    """The kind of a word that chooses rows: threads (t1), a shape (4x128), or a name."""
     if re.fullmatch(r"t\d+", word):
         return "threads"
     return "shape" if re.fullmatch(r"\d+(x\d+)+", word) else "name"

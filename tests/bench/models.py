@@ -44,7 +44,7 @@ def entry(tensor, key, value):
 
 
 def spread_of(tensor):
-    """What nets.py says; exported graphs say nothing."""
+    """The spread that nets.py states; exported graphs state none."""
     words = tensor.doc_string.split()
     return float(words[1]) if words[:1] == ["spread"] else 0.02
 
@@ -96,7 +96,7 @@ KINDS = {"int8": int8, "bf16": bf16}
 
 
 def write_kind(folder, name):
-    """Of a model that is there, or is written first."""
+    """The path of a model, which is written first if it is not there."""
     path = os.path.join(folder, f"{name}.onnx")
     base, kind = name.rsplit("-", 1)
     if not os.path.exists(path):

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
 EXPERTS, WIDTH, HIDDEN, CHOSEN = 16, 2048, 768, 2
-# Of MobileNetV3 large: kernel, width inside, width out, squeeze, activation, stride.
+# Blocks of MobileNetV3 large: kernel, width inside, width out, squeeze, activation, stride.
 BLOCKS = [
     (3, 16, 16, False, "Relu", 1), (3, 64, 24, False, "Relu", 2), (3, 72, 24, False, "Relu", 1),
     (5, 72, 40, True, "Relu", 2), (5, 120, 40, True, "Relu", 1), (5, 120, 40, True, "Relu", 1),

@@ -20,7 +20,7 @@ VERBS = {"inspect": ["inspect"], "1 stage": ["plan", "--stages", "1"], "4 stages
 ORDER = ["interleaved:chunks=4", "--ranks", "64", "--microbatches", "512"]
 LOAD = ["--cost", "F=10,I=10,W=10", "--load", "send=25MiB,stash=400MiB,gradient=2GiB,sums=2,tensor=25MiB"]
 GPT = ["plan", "--auto", "--hypothetical", "--arch", "gpt:layers=96,hidden=12288,heads=96,vocab=51200,seq=2048,type=fp16", "--batch", "1536"]
-# What, the most seconds and MiB that it may take (0: not said), the command.
+# Name, most seconds and MiB that it may take (0: no limit), command.
 DEVICES = (
     ("64 ranks, 512 micro-batches, 4 chunks: lowered and proven", 5, 0, ["schedule", "check", *ORDER]),
     ("the same, played on 64 devices", 6, 0, ["schedule", "simulate", *ORDER, *LOAD, "--cluster", "selene:nodes=8"]),

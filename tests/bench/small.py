@@ -50,7 +50,7 @@ class Codes(ctypes.Structure):
 
 
 class Form:
-    """What --forms says of weights [K,N]."""
+    """A form of --forms for weights [K,N]."""
 
     def __init__(self, text, k, n):
         numbers = [int(word) for word in text.lstrip("q").split(":")]
@@ -177,7 +177,7 @@ HEAD = ("| threads | rows, KxN | weights | ours, ms best / median | ONNX Runtime
 
 
 def aim_of(form, rows, vnni, ratio, share):
-    """(what is wanted, found, wanted), or None."""
+    """(name of the aim, found, wanted), or None."""
     if form.level == 4 and vnni:
         return ("bandwidth", share, BANDWIDTH) if rows == 1 and form.block >= 32 else None
     return "ONNX Runtime", ratio, LEVEL

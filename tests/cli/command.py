@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the command share: running it with limits, and counting what holds.
+"""Shared by the tests of the command: running it with limits, and counting checks.
 
 A sanitizer's report is a failure whatever the status; so is a signal or a hang.
 """

@@ -175,7 +175,7 @@ def described(count, folder):
 
 
 def nothing_fits(count, folder):
-    """What is missing, and what is enough then."""
+    """The missing bytes, and a cap that is enough then."""
     cluster = os.path.join(folder, "small.json")
 
     def write(memory):
@@ -256,8 +256,8 @@ def exact_bytes(count):
 
 
 def advice(count, plan):
-    """What layers need is said to be that; what the nearest plan's ranks need together is said of the others, so that caps that
-    follow it soon fit."""
+    """Bytes of layers are said to be that; of the other plans the message says what the nearest plan's ranks need together, so that
+    caps that follow it soon fit."""
     out = run(*plan, "--memory", "1MiB")
     said = re.search(r"needs least takes (\d+) bytes", out.err)  # on one of two ranks
     count.check("of layers", None if said and "a plan also has workspace and messages" in out.err else out.err)

@@ -108,7 +108,7 @@ class Cases:
 
 
 def check_plan(c, name, plan, arguments, n_ranks):
-    """What a file says of devices that nobody has: all of it, and marked as estimated."""
+    """The plan file for absent devices is complete, and marked as estimated."""
     with open(plan, encoding="utf-8") as file:
         text = file.read()
     made = json.loads(text)

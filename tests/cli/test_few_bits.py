@@ -11,7 +11,7 @@ import tempfile
 
 from command import DATA, DONE, Count, need_command, run
 
-# Of tests/data/small: (products, bits, accuracy level); how many round.
+# Models of tests/data/small: (products, bits, accuracy level); how many round.
 MODELS = {
     "nbits_int8": ([(1, 2, 4), (2, 4, 4), (1, 8, 4)], 4),
     "nbits4": ([(4, 4, 0)], 0),

@@ -3,7 +3,7 @@
 # ctest: timeout=200
 """Orders of files that leave ranks without a stage, at the start, in the middle and at the end: they
 train with the reports of the same order without those ranks, a step that is not finite is seen, and
-their requests are traced. What is blank at the end of a file without header is no rank."""
+their requests are traced. Blank lines at the end of a file without header are no rank."""
 import json
 import os
 import tempfile

@@ -139,7 +139,7 @@ def requests_run_bit_equal():
 
 
 def replicas_take_requests_in_turn():
-    """What the planner auto says of replicas against stages can be run."""
+    """The replicas that planner auto compares with stages can be run."""
     out = command("plan", DEMO, "--auto=throughput", "--device", "cpu", "--device", "cpu", "--bind", "batch=1,seq=64")
     if "2 copies of the whole model, requests in turn" not in out:
         raise AssertionError(out[:2000])

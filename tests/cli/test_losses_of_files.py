@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=200
 """Losses that the file's graph makes: micro-batches, on ranks and replicas, train on the loss of the whole mini-batch, or the
-plan is refused by the node that keeps them from adding up to it. What mixes the batch in front of a loss is refused too, what
-the loss does not need is not."""
+plan is refused by the node that keeps them from adding up to it. A node that mixes the batch in front of a loss is refused
+too; a node that the loss does not need is not."""
 import json
 import os
 import random

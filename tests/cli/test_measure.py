@@ -29,7 +29,7 @@ def main():
 
 
 def judged(count, folder, name, arguments, unit, plans):
-    """So many plans were measured as often; best, printed and written plan are one."""
+    """As many plans as given were measured equally often; best, printed and written plan are one."""
     path = os.path.join(folder, "plan.json")
     result = run("plan", *arguments, "--measure", "--json", "-o", path, timeout=240)
     if result.broken(200, 2048) or result.status != DONE:

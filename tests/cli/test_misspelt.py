@@ -9,7 +9,7 @@ from command import DATA, USAGE, Count, need_command, run
 
 MODEL = os.path.join(DATA, "demo", "model.onnx")
 
-# What is typed, and the option that is meant.
+# Misspelt options, and the option that is meant.
 MEANT = [
     (["train", MODEL, "--clip-norm", "1"], "clip"),
     (["train", MODEL, "--clip-norm=1"], "clip"),

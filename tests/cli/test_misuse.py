@@ -71,7 +71,7 @@ NAMES = [
     (["run", os.path.join(DATA, "demo"), "--check=elements"], "element"),
 ]
 
-# What is missing, or contradicts itself.
+# Commands that lack something, or contradict themselves.
 WRONG = [
     (["run", "nowhere.onnx"], "'nowhere.onnx' does not exist"),
     (["inspect", MODEL + "/x"], "Not a directory"),

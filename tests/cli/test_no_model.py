@@ -89,7 +89,7 @@ def explained(count, folder):
 
 
 def papers(count):
-    """What is planner auto's is not said to another one; of a model, all print what is hypothetical."""
+    """Options of planner auto are refused with the others; with a model, all print hypothetical strategies."""
     for option in (["--budget", "1"], ["--within", "5"], ["--allow-stale"], ["--hypothetical"], ["--auto"], ["--auto=memory"]):
         expect(count, ["plan", *ARCH, "--planner", "dapple", "--cluster", "config-a", "--batch", "4", *option], USAGE,
                f"{option[0].split('=')[0]}: planner 'dapple' decides by its paper's rules")

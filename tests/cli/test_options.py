@@ -30,7 +30,7 @@ def exporters(folder):
             (["plan", model, "--cut", "onnx::Add_1:"], REFUSED, "a name is missing")]
 
 
-# What does not go together is said with the options that say it, and both numbers.
+# Options that contradict each other are named, with both numbers.
 SHAPES = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "--replicas 2,1 --stages 3: replicas of 2 stages are asked for, there are 3 stages on 3 ranks"),
     (["--replicas", "2,1", "--stages", "3", "--schedule", "interleaved"], USAGE,

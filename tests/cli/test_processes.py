@@ -142,9 +142,86 @@ class Job:
 
 
 def test_plans_that_differ():
-    ended = Job(2, "run", GPT, "--stages", "2", more=[[], ["--depth", "3"]]).end()
-    for rank, (status, err, _) in enumerate(ended):
-        check(status == 3 and re.search(r"process 0 has plan [0-9a-f]{32}, process 1 [0-9a-f]{32}", err), f"plans, process {rank}: {status} {err}")
+    """Process 0 makes the plan; options, models and plan files that differ are refused everywhere, with both sides."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, f"{depth}.json") for depth in (2, 3)]
+        for depth, file in zip((2, 3), files):
+            made = command("plan", GPT, "--stages", "2", "--depth", str(depth), "--transport", "shm", "-o", file)
+            check(made.returncode == 0, made.stderr)
+        cases = {
+            "options": ([[], ["--depth", "3"]], "process 0 asks for depth 0, process 1 for depth 3"),
+            "schedules": ([["--schedule", "gpipe"], []], "process 0 asks for schedule 'gpipe', process 1 for schedule not given"),
+            "files": ([["--plan", files[0]], ["--plan", files[1]]], r"process 0 has plan [0-9a-f]{32}, process 1 [0-9a-f]{32}"),
+        }
+        for what, (more, says) in cases.items():
+            ranks = [] if what == "files" else ["--stages", "2"]
+            for rank, (status, err, _) in enumerate(Job(2, "run", GPT, *ranks, more=more).end()):
+                check(status == 3 and re.search(says, err), f"{what}, process {rank}: {status} {err}")
+    for rank, (status, err, _) in enumerate(Job(2, "run", more=[[GPT], [DEMO]]).end()):
+        check(status == 3 and re.search(r"process 0 has model [0-9a-f]{32}, process 1 [0-9a-f]{32}", err), f"models, process {rank}: {status} {err}")
+
+
+def other_weights(path, out):
+    """The model with one byte of its largest initializer changed: field 9 of a TensorProto, raw_data."""
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    best = (0, 0)
+    for at in range(len(data) - 4):
+        if data[at] == 0x4A:
+            n = shift = 0
+            end = at + 1
+            while end < len(data) and shift < 35:
+                n |= (data[end] & 0x7F) << shift
+                shift += 7
+                end += 1
+                if data[end - 1] < 0x80:
+                    break
+            if end + n <= len(data) and n % 4 == 0 and best[0] < n < len(data) // 2:
+                best = (n, end)
+    data[best[1] + 5] ^= 1
+    with open(out, "wb") as file:
+        file.write(data)
+
+
+def test_weights_that_differ():
+    """Parameters that several processes hold have one value in all; those that one process holds are not compared."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.path.join(folder, "other.onnx")
+        other_weights(GPT, other)
+        train = ["train", "--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--loss", "cross-entropy:logits=logits,labels=labels,shift=1",
+                 "--batch", "4", "--microbatches", "2", "--steps", "1", "--ranks", "2", "--replicas", "2"]
+        for more, fails in (([[GPT], [other]], True), ([[GPT], [GPT]], False)):
+            for rank, (status, err, _) in enumerate(Job(2, *train, more=more).end()):
+                said = re.search(r"parameter '\S+' has the hash [0-9a-f]{32} in process 0 and [0-9a-f]{32} in process 1", err)
+                check((status == 3 and said) if fails else status == 0, f"weights, process {rank}: {status} {err}")
+
+
+def test_places():
+    """Ranks where --place says have the bits of threads; places that do not fit are refused."""
+    rest = ["--steps", "2", "--ranks", "4", "--json"]
+    threads = command(*TRAIN, *rest)
+    for place in ("0,3/1,2", "1/0,2,3"):
+        done = launch(2, *TRAIN, *rest, "--place", place)
+        check(done.returncode == 0 and steps(done) == steps(threads), f"--place {place}: {done.stderr}")
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "plan.json")
+        check(command("plan", GPT, "--stages", "3", "--transport", "shm", "-o", file).returncode == 0, "plan")
+        done = launch(2, "run", GPT, "--plan", file, "--place", "0,2/1")
+        check(done.returncode == 0 and "[rank 0] output logits" in done.stdout, f"--plan --place: {done.stderr}")
+    for place, says in (("0,1", "the ranks of 1 processes, the team has 2"), ("0/1/2", "the ranks of 3 processes, the team has 2"),
+                        ("0,1/1", "rank 1 is given twice"), ("0/2", "rank 2 of 2"), ("0/x", "'x' is not a list of ranks")):
+        done = launch(2, "run", GPT, "--place", place)
+        check(done.returncode == 2 and done.stderr.count(says) == 2, f"--place {place}: {done.returncode} {done.stderr}")
+    fewer = launch(2, "run", GPT, "--stages", "3", "--place", "0/1")
+    check(fewer.returncode == 3 and fewer.stderr.count("the places of 2 ranks are given, the plan has 3") == 2, f"fewer: {fewer.stderr}")
+
+
+def test_a_planner_decides_once():
+    """Process 0 asks the planner, and all get its plan or its refusal."""
+    done = launch(2, *TRAIN, "--steps", "2", "--auto", "--device", "cpu,threads=1", "--device", "cpu,threads=1", "--json")
+    check(done.returncode == 0 and len(steps(done)) == 2, f"--auto: {done.stderr}")
+    none = launch(2, *TRAIN, "--steps", "2", "--auto", "--memory", "1KiB", "--ranks", "2")
+    check(none.returncode != 0 and re.search(r"(?m)^\[rank 1\] .*process 0 \(pid ", none.stderr), f"--auto without room: {none.returncode} {none.stderr}")
 
 
 def test_a_death_is_named_everywhere():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
-"""What a run says of itself: progress on a terminal and nowhere else, what was measured before SIGINT, what was saved
-where, disks without room, inputs that were pinned and streams over nothing."""
+"""Reports of a run about itself: progress on a terminal and nowhere else, what was measured before SIGINT, what was
+saved where, disks without room, inputs that were pinned and streams over nothing."""
 import json
 import os
 import pty

@@ -33,7 +33,7 @@ def operators_of(model, *options):
 
 
 def fused(count, name, integers, numbers):
-    """What a model is made of; unfused there are only products of numbers."""
+    """The operators of a model; unfused there are only products of numbers."""
     path = os.path.join(FOLDER, name, "model.onnx")
     with_fusion, without = operators_of(path), operators_of(path, "--no-fuse")
     found = {op: with_fusion.get(op, 0) for op in integers}

@@ -25,7 +25,7 @@ def outcome(count, what, *args):
 
 
 def contents(folder):
-    """What lies below the folder, by name."""
+    """The files below the folder, by name."""
     found = {}
     for path in sorted(glob.glob(os.path.join(folder, "**"), recursive=True)):
         if os.path.isfile(path):

@@ -160,7 +160,8 @@ REFUSES = {"int64": ["1e3", "1.5", "nan", "0x10", "99999999999999999999", "", "t
 
 
 def pins(count, folder):
-    """What a type has no place for is refused, never cut; messages name the input, the text and the type."""
+    """A number that a type cannot hold is refused, never cut; messages name the input, the text and the
+    type."""
     for name, number in TYPES.items():
         model = one_input(os.path.join(folder, name + ".onnx"), number)
         for text, value in FITS[name]:
@@ -177,7 +178,7 @@ def pins(count, folder):
 
 
 def names(count, folder):
-    """Of any length; those that begin with a dot are files of that name."""
+    """Names may have any length; a name that begins with a dot is a file of that name."""
     long = "x" * 300
     model = one_input(os.path.join(folder, "long.onnx"), TYPES["float"], name=long, output="y" * 300)
     count.check("a name of 300 bytes", wrong(run("run", model, "--reference", *ONE), DONE, "y" * 300))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=100
-"""What refusals say: files once and by name, both numbers, what there is in the place of what there is not; targets are
-tried before anything is computed."""
+"""Texts of refusals: files once and by name, both numbers, the nearest thing that exists; targets are tried before
+anything is computed."""
 import json
 import os
 import struct

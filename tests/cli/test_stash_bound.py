@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=200
 """Where a rank's memory does not hold the stashes of a schedule's usual order, 1f1b keeps fewer
-micro-batches; with the same losses, down to one micro-batch. What takes no notice is refused with
-the numbers."""
+micro-batches; with the same losses, down to one micro-batch. Schedules that ignore the bound are
+refused with the numbers."""
 import json
 import os
 import re

@@ -99,7 +99,7 @@ def main():
         count.check(f"{sync} overlaps", None if sums_over[sync] > 0 else "no sum lies over a program")
         if SANITIZED:
             continue
-        # Of some 90 and 45 ms that are saved by the model.
+        # The model saves some 90 and 45 ms.
         count.check(f"{sync} is over sooner", None if seconds[sync] < seconds["end"] - 0.02
                     else f"{seconds[sync]} s, {seconds['end']} s with sync=end")
     count.check("sync=end", f"{sums_over['end']} lie over a program" if sums_over["end"] else None)

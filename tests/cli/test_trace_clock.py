@@ -41,7 +41,7 @@ def programs(events):
 
 
 def order(events, trains):
-    """What is not in a device's order."""
+    """An error in a device's order, or None."""
     boxes = programs(events)
     if len(boxes) != RANKS * MICRO * (2 if trains else 1):
         return f"{len(boxes)} boxes"

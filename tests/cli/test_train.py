@@ -359,7 +359,7 @@ def named_apart(count, folder):
 
 
 def encoders(count):
-    """What is not causal is refused with the row and the token."""
+    """A model that is not causal is refused with the row and the token."""
     model = os.path.join(DATA, "encoder", "model.onnx")
     loss = ["--loss", "cross-entropy:logits=scores,labels=labels"]
     for fuse, node in (([], "(Attention)"), (["--no-fuse"], "(Softmax)")):

@@ -105,7 +105,7 @@ def labels(count):
 
 
 def globs(count):
-    """One that matches nothing is said once, though the plan, its reference and the uncut model are each a session. Nor is what was trained
+    """One that matches nothing is said once, though the plan, its reference and the uncut model are each a session. No trained model is
     saved."""
     decay = ["--no-decay", "*offset*", "--no-decay", "*bias*"]
     for more in ([], ["--reference"]):
@@ -115,7 +115,7 @@ def globs(count):
 
 
 def reports(count, folder):
-    """What the JSON says of runs that end before their last step, and of comparisons."""
+    """The JSON of runs that end before their last step, and of comparisons."""
     diverges = ["--optimizer", "sgd:lr=1e25", "--steps", "6"]
     result = run("train", GPT, *TEXT, *LOSS, "--stages", "1", *diverges, "--check-finite", "--json")
     problem = wrong(result, CHECK_FAILED)

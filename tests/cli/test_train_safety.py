@@ -40,7 +40,7 @@ def wrong(result, status=DONE, *texts):
 
 
 def content(folder):
-    """Of every file below a folder."""
+    """Content of every file below a folder, by name."""
     found = {}
     for path, _, names in os.walk(folder):
         for name in names:
@@ -227,7 +227,7 @@ def stop(arguments, numbers):
 
 
 def plans(count, folder):
-    """What plan --train shows, writes, and what train prints and runs, is one plan."""
+    """plan --train shows and writes, and train prints and runs, the same plan."""
     shape = [*COMMON, *TWO, "--optimizer", "adam:lr=0.01", "--recompute", "stage", "--steps", "2", "--seed", "5"]
     path = os.path.join(folder, "plan.json")
     planned = run("plan", GPT, "--train", *shape, "--json", "-o", path)
@@ -274,7 +274,7 @@ def plans(count, folder):
 
 
 def doubts(count, folder):
-    """What may or may not be a parameter is named before the first step, and its reason."""
+    """A doubtful parameter is named before the first step, with the reason."""
     body = wire.graph(
         [wire.node("Add", "x val_12", "h"), wire.node("MatMul", "h fc.weight", "m"), wire.node("Add", "m fc.bias", "logits")],
         [wire.value("x", ["batch", 8])], [wire.value("logits", ["batch", 8])],

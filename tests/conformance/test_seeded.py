@@ -17,16 +17,22 @@ PATIENCE = 30 if SANITIZED else 6  # seconds, where something never comes
 SECONDS = 100  # a program that runs longer hangs
 
 
+def patience(case):
+    """Every check between processes waits for what never comes: they are given less."""
+    return 60 if not case.text else PATIENCE // 2 if "--processes" in case.options else PATIENCE
+
+
 def run(case):
     """What is wrong with the answer to one defect; None: nothing."""
     kind, inner = case.inner.split("-", 1)
     program = os.path.join(BUILD, "libexec", "onnx-pipe", "conformance-" + kind)
     plugin = os.path.join(BUILD, "tests", "conformance", "opipe-%s-seeded.so" % kind)
     environment = dict(os.environ, SEEDED_INNER=os.path.join(PLUGINS, "opipe-%s.so" % case.inner), SEEDED_DEFECT=case.defect,
-                       OPIPE_CONFORMANCE_SECONDS=str(PATIENCE if case.text else 60))
+                       OPIPE_CONFORMANCE_SECONDS=str(patience(case)))
     options = [text.replace("PLUGINS", PLUGINS) for text in case.options]
+    command = [program] + options + [plugin] if "--processes" in options else [program, plugin] + options
     try:
-        done = subprocess.run([program, plugin] + options, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return "hangs"
@@ -52,7 +58,7 @@ def main():
     for case, answer in zip(cases, answers):
         if answer is not None:
             n_bad += 1
-            print("%s, defect '%s': %s" % (case.inner, case.defect, answer))
+            print("%s %s, defect '%s': %s" % (case.inner, " ".join(case.options), case.defect, answer))
     print("%d defects, %d not found as they must be" % (len(cases), n_bad))
     sys.exit(1 if n_bad else 0)
 

@@ -7,201 +7,14 @@
 #define CONFORMANCE_TRANSPORT_PROCESSES_H
 
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "transport_dealt.h"
 #include "transport_doors.h"
 #include "transport_messages.h"
 #include "transport_sums.h"
 
 #if OPIPE_ABI_MINOR >= 5
-
-/* ---- the board: memory that forked processes share ---- */
-
-enum { NOTES = 64 };
-typedef struct note {
-  _Atomic int state; /* 1: being written, 2: there */
-  char key[OPIPE_BOARD_KEY];
-  char bytes[OPIPE_BOARD_BYTES];
-  uint64_t n_bytes;
-} note;
-
-typedef struct board_memory {
-  note notes[NOTES];
-  _Atomic uint32_t n_ready; /* processes whose ranks are all ready */
-} board_memory;
-
-static note *find_note(board_memory *memory, const char *key) {
-  for (uint32_t i = 0; i < NOTES; ++i) {
-    note *at = &memory->notes[i];
-    if (atomic_load(&at->state) == 2 && strcmp(at->key, key) == 0)
-      return at;
-  }
-  return NULL;
-}
-
-static opipe_status board_post(void *ctx, const char *key, const void *bytes, uint64_t n_bytes,
-                               opipe_error *err) {
-  board_memory *memory = (board_memory *)ctx;
-  if (!conf_check(key != NULL && strlen(key) > 0 && strlen(key) < OPIPE_BOARD_KEY,
-                  "the key of a note has more than %d bytes", OPIPE_BOARD_KEY - 1) ||
-      !conf_check(n_bytes <= OPIPE_BOARD_BYTES, "a note of %llu bytes, at most %d are allowed",
-                  (unsigned long long)n_bytes, OPIPE_BOARD_BYTES))
-    return opipe_fail(err, OPIPE_E_INVALID, "a note that is too long");
-  if (!conf_check(find_note(memory, key) == NULL, "the key '%s' is posted twice", key))
-    return opipe_fail(err, OPIPE_E_STATE, "the key '%s' is taken", key);
-  for (uint32_t i = 0; i < NOTES; ++i) {
-    note *at = &memory->notes[i];
-    int nobody = 0;
-    if (!atomic_compare_exchange_strong(&at->state, &nobody, 1))
-      continue;
-    (void)snprintf(at->key, sizeof at->key, "%s", key);
-    memcpy(at->bytes, bytes, n_bytes);
-    at->n_bytes = n_bytes;
-    atomic_store(&at->state, 2);
-    return OPIPE_OK;
-  }
-  return opipe_fail(err, OPIPE_E_LIMIT, "the board holds %d notes", (int)NOTES);
-}
-
-static opipe_status board_look(void *ctx, const char *key, void *out_bytes, uint64_t *io_bytes,
-                               opipe_error *err) {
-  const note *found = find_note((board_memory *)ctx, key);
-  const uint64_t room = *io_bytes;
-  if (found == NULL)
-    return OPIPE_PENDING;
-  *io_bytes = found->n_bytes;
-  if (found->n_bytes > room) {
-    return opipe_fail(err, OPIPE_E_LIMIT, "the note has %llu bytes, there is room for %llu",
-                      (unsigned long long)found->n_bytes, (unsigned long long)room);
-  }
-  memcpy(out_bytes, found->bytes, found->n_bytes);
-  return OPIPE_OK;
-}
-
-/* ---- the ring as one process has it ---- */
-
-typedef struct dealt {
-  subject s;
-  ring g;
-  opipe_board board;
-  void *given[RANKS]; /* slots in the transport's memory; NULL: in the device's */
-  uint32_t process, n_processes, n_here;
-  uint32_t here[RANKS];
-} dealt;
-
-/* Slots in memory of the transport's, where it gives any. */
-static bool move_slots(dealt *d, rank *r) {
-  const opipe_transport *t = d->s.t;
-  const uint64_t n_bytes = 2 * DEPTH * SLOT_BYTES;
-  void **given = &d->given[r->index];
-  t->memory_drop(r->memory);
-  opipe_host_buffer_free(r->slots);
-  r->memory = NULL;
-  r->slots = NULL;
-  if (!conf_made(t->memory_alloc(r->endpoint, n_bytes, given, &r->err), given, &r->err,
-                 "memory_alloc"))
-    return false;
-  conf_check((uintptr_t)*given % 4096 == 0, "memory_alloc gives %p, no multiple of 4096", *given);
-  return conf_ok(opipe_host_buffer_import(r->device, (uint64_t)(uintptr_t)*given, n_bytes,
-                                          &r->slots, &r->err),
-                 &r->err, "a buffer of the transport's memory") &&
-         conf_made(t->memory_register(r->endpoint, r->slots, n_bytes, &r->memory, &r->err),
-                   &r->memory, &r->err, "memory_register");
-}
-
-static bool ready_here(dealt *d) {
-  const struct timespec pause = {.tv_nsec = 50000};
-  const uint64_t start = conf_host.now_ns(NULL);
-  opipe_error err = OPIPE_ERROR_INIT;
-  opipe_status status = OPIPE_PENDING;
-  while (status == OPIPE_PENDING && conf_host.now_ns(NULL) - start < DEADLINE_NS) {
-    status = OPIPE_OK;
-    for (uint32_t i = 0; i < d->n_here && status >= 0; ++i) {
-      const opipe_status one = d->s.t->endpoint_ready(d->g.ranks[d->here[i]].endpoint, &err);
-      status = one == OPIPE_OK ? status : one;
-    }
-    if (status == OPIPE_PENDING)
-      (void)nanosleep(&pause, NULL);
-  }
-  return status == OPIPE_PENDING
-             ? conf_check(false, "endpoint_ready never answers OK: other processes are not found")
-             : conf_ok(status, &err, "endpoint_ready");
-}
-
-static bool open_dealt(dealt *d, bool gives) {
-  const subject *s = &d->s;
-  opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_world_params world = {.struct_size = (uint32_t)OPIPE_END(opipe_world_params, board),
-                                    .n_ranks = RANKS,
-                                    .options = s->options,
-                                    .local_ranks = d->here,
-                                    .n_local_ranks = d->n_here,
-                                    .job = "conformance",
-                                    .board = &d->board};
-  if (!conf_made(s->t->world_open(s->self, &world, &d->g.world, &err), &d->g.world, &err,
-                 "world_open of some ranks"))
-    return false;
-  for (uint32_t i = 0; i < d->n_here; ++i) {
-    rank *r = &d->g.ranks[d->here[i]];
-    if (!open_rank(&d->g, s, d->here[i]) || (gives && !move_slots(d, r)))
-      return false;
-    r->copies = true;
-  }
-  for (uint32_t i = 0; i < d->n_here; ++i) {
-    rank *r = &d->g.ranks[d->here[i]];
-    const uint32_t before = (r->index + RANKS - 1) % RANKS, next = (r->index + 1) % RANKS;
-    const opipe_stream_params out = stream_params(r->index, next, 0);
-    const opipe_stream_params in = stream_params(before, r->index, 0);
-    if (!conf_made(s->t->stream_open(r->endpoint, &out, &r->out, &r->err), &r->out, &r->err,
-                   "stream_open, sender") ||
-        !conf_made(s->t->stream_open(r->endpoint, &in, &r->in, &r->err), &r->in, &r->err,
-                   "stream_open, receiver"))
-      return false;
-  }
-  return ready_here(d);
-}
-
-/* A process that ends, or fails, before all are ready would be nothing but a failed opening. */
-static bool all_ready(const dealt *d) {
-  const struct timespec pause = {.tv_nsec = 50000};
-  const uint64_t start = conf_host.now_ns(NULL);
-  _Atomic uint32_t *n_ready = &((board_memory *)d->board.ctx)->n_ready;
-  (void)atomic_fetch_add(n_ready, 1);
-  while (atomic_load(n_ready) < d->n_processes && conf_host.now_ns(NULL) - start < DEADLINE_NS)
-    (void)nanosleep(&pause, NULL);
-  return conf_check(atomic_load(n_ready) >= d->n_processes, "%u of %u processes are ready",
-                    atomic_load(n_ready), d->n_processes);
-}
-
-static void close_dealt(dealt *d) {
-  for (uint32_t i = 0; i < RANKS; ++i) {
-    rank *r = &d->g.ranks[i];
-    d->s.t->stream_close(r->in);
-    d->s.t->stream_close(r->out);
-    d->s.t->memory_drop(r->memory);
-    opipe_host_buffer_free(r->slots);
-    if (d->given[i] != NULL)
-      d->s.t->memory_free(r->endpoint, d->given[i]);
-    d->s.t->endpoint_close(r->endpoint);
-  }
-  d->s.t->world_close(d->g.world);
-  for (uint32_t i = 0; i < RANKS; ++i) {
-    opipe_host_queue_close(d->g.ranks[i].queue);
-    opipe_host_device_close(d->g.ranks[i].device);
-  }
-}
-
-static void on_ranks_here(dealt *d, void *(*body)(void *)) {
-  pthread_t threads[RANKS];
-  for (uint32_t i = 0; i < d->n_here; ++i) {
-    conf_check(pthread_create(&threads[i], NULL, body, &d->g.ranks[d->here[i]]) == 0,
-               "pthread_create");
-  }
-  for (uint32_t i = 0; i < d->n_here; ++i)
-    (void)pthread_join(threads[i], NULL);
-}
 
 /* ---- the processes' work ---- */
 
@@ -216,6 +29,123 @@ static void do_messages(dealt *d) {
                r->n_unsteady);
   }
 }
+
+/* ---- by notify instead of wait ---- */
+
+static const opipe_transport *notifying; /* the plugin's own table */
+
+static opipe_status wait_by_notify(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
+                                   opipe_error *err) {
+  const struct timespec pause = {.tv_nsec = 20000};
+  const uint64_t start = conf_host.now_ns(NULL);
+  uint32_t n = 0;
+  notifying->notify(endpoint, seen, count_call, &n);
+  while (__atomic_load_n(&n, __ATOMIC_SEQ_CST) == 0 && conf_host.now_ns(NULL) - start < timeout_ns)
+    (void)nanosleep(&pause, NULL);
+  notifying->notify(endpoint, 0, NULL, NULL);
+  return n != 0 ? OPIPE_OK
+                : opipe_fail(err, OPIPE_E_TIMEOUT, "notify has not called: nothing has rung");
+}
+
+static void do_notified(dealt *d) {
+  static opipe_transport by_notify;
+  notifying = d->s.t;
+  memset(&by_notify, 0, sizeof by_notify);
+  memcpy(&by_notify, d->s.t,
+         d->s.t->struct_size < sizeof by_notify ? d->s.t->struct_size : sizeof by_notify);
+  by_notify.wait = wait_by_notify;
+  d->s.t = &by_notify;
+  do_messages(d);
+  d->s.t = notifying;
+}
+
+/* ---- streams of one pair that differ in one word ---- */
+
+enum { NEARLY = 3, NEARLY_BYTES = SLOT_BYTES / NEARLY / sizeof(float) * sizeof(float) };
+
+typedef struct nearly {
+  rank *r;
+  opipe_stream *out[NEARLY], *in[NEARLY];
+} nearly;
+
+static opipe_region nearly_region(const rank *r, uint32_t i, bool sends) {
+  return (opipe_region){r->slots, (sends ? DEPTH : 0) * SLOT_BYTES + i * NEARLY_BYTES,
+                        NEARLY_BYTES};
+}
+
+static opipe_status pass_nearly(nearly *n) {
+  rank *r = n->r;
+  const opipe_transport *t = r->s->t;
+  for (uint32_t i = 0; i < NEARLY; ++i) {
+    const opipe_region to = nearly_region(r, i, false);
+    UNTIL(r, t->recv(n->in[i], 0, &to, NULL, &r->err));
+  }
+  for (uint32_t i = NEARLY; i > 0; --i) { /* they go the other way about */
+    const opipe_region from = nearly_region(r, i - 1, true);
+    UNTIL(r, t->reserve(n->out[i - 1], 0, &r->err));
+    fill(&from, r->index, i);
+    UNTIL(r, t->send(n->out[i - 1], 0, &from, NULL, NULL, &r->err));
+  }
+  for (uint32_t i = 0; i < NEARLY; ++i) {
+    const opipe_region to = nearly_region(r, i, false);
+    UNTIL(r, t->test(n->in[i], 0, &r->err));
+    UNTIL(r, t->test(n->out[i], 0, &r->err));
+    r->n_good += holds(&to, (r->index + RANKS - 1) % RANKS, i + 1, NEARLY_BYTES / sizeof(float));
+  }
+  return OPIPE_OK;
+}
+
+static void *nearly_body(void *arg) {
+  nearly *n = (nearly *)arg;
+  n->r->status = pass_nearly(n);
+  return NULL;
+}
+
+static bool open_nearly(const dealt *d, nearly *n) {
+  rank *r = n->r;
+  for (uint32_t i = 0; i < NEARLY; ++i) {
+    opipe_stream_params out = stream_params(r->index, (r->index + 1) % RANKS, 20 + i % 2);
+    opipe_stream_params in = stream_params((r->index + RANKS - 1) % RANKS, r->index, 20 + i % 2);
+    out.kind = in.kind = i == 2 ? OPIPE_STREAM_GRADIENT : OPIPE_STREAM_FORWARD;
+    if (!conf_made(d->s.t->stream_open(r->endpoint, &out, &n->out[i], &r->err), &n->out[i], &r->err,
+                   "stream_open, sender") ||
+        !conf_made(d->s.t->stream_open(r->endpoint, &in, &n->in[i], &r->err), &n->in[i], &r->err,
+                   "stream_open, receiver"))
+      return false;
+  }
+  return true;
+}
+
+static void do_nearly(dealt *d) {
+  nearly all[RANKS];
+  pthread_t threads[RANKS];
+  bool open = true;
+  memset(all, 0, sizeof all);
+  for (uint32_t i = 0; i < d->n_here; ++i) {
+    all[i].r = &d->g.ranks[d->here[i]];
+    open = open && open_nearly(d, &all[i]);
+  }
+  open = open && ready_here(d);
+  for (uint32_t i = 0; i < d->n_here && open; ++i)
+    conf_check(pthread_create(&threads[i], NULL, nearly_body, &all[i]) == 0, "pthread_create");
+  for (uint32_t i = 0; i < d->n_here && open; ++i) {
+    const rank *r = all[i].r;
+    (void)pthread_join(threads[i], NULL);
+    conf_ok(r->status, &r->err, "streams of one pair");
+    conf_check(r->n_good == NEARLY,
+               "rank %u: %u of %d messages are those of their own stream, of one pair's that are "
+               "alike",
+               r->index, r->n_good, (int)NEARLY);
+  }
+  for (uint32_t i = 0; i < d->n_here; ++i) {
+    for (uint32_t k = 0; k < NEARLY; ++k) {
+      d->s.t->stream_close(all[i].in[k]);
+      d->s.t->stream_close(all[i].out[k]);
+    }
+  }
+}
+
+/* ---- sums, failure ---- */
 
 static void do_sums(dealt *d) {
   static const sum_case sums = {"reductions", {2, 0, 1}, OPIPE_FLOAT};
@@ -285,8 +215,14 @@ static void do_kill(dealt *d) {
 typedef struct dealt_case {
   const char *name;
   void (*body)(dealt *d);
-  bool gives, sums, kills;
+  bool gives, sums, notifies, kills;
 } dealt_case;
+
+static bool has_what_it_takes(const dealt_case *c, const subject *s) {
+  return (!c->sums || (s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) &&
+         (!c->gives || (OPIPE_HAS(s->t, opipe_transport, memory_free) && s->t->memory_alloc)) &&
+         (!c->notifies || (OPIPE_HAS(s->t, opipe_transport, notify) && s->t->notify));
+}
 
 /* ---- a process, and all of them ---- */
 
@@ -303,14 +239,12 @@ static _Noreturn void be_process(const dealt_case *c, const char *path, const ch
   d.s.info.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
   for (uint32_t r = process; r < RANKS; r += n_processes)
     d.here[d.n_here++] = r;
-  const bool lacks =
-      !conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info") ||
-      (c->sums && (d.s.info.flags & OPIPE_TRANSPORT_REDUCES) == 0) ||
-      (c->gives && (!OPIPE_HAS(d.s.t, opipe_transport, memory_free) || !d.s.t->memory_alloc));
-  if (!lacks) {
+  const held before = what_is_held();
+  if (conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info") && has_what_it_takes(c, &d.s)) {
     if (open_dealt(&d, c->gives) && all_ready(&d))
       c->body(&d);
     close_dealt(&d);
+    check_left(before);
   }
   conf_close(&plugin);
   (void)fflush(stdout);
@@ -360,11 +294,13 @@ static void check_dealt(const dealt_case *c, const char *path, const char *optio
 
 static void check_processes(const char *path, const char *options, uint32_t n) {
   static const dealt_case cases[] = {
-      {"messages between processes", do_messages, false, false, false},
-      {"messages into the transport's memory", do_messages, true, false, false},
-      {"reductions over processes", do_sums, false, true, false},
-      {"abort over processes", do_abort, false, false, false},
-      {"a process that is killed", do_kill, false, false, true}};
+      {"messages between processes", do_messages, false, false, false, false},
+      {"messages into the transport's memory", do_messages, true, false, false, false},
+      {"messages between processes, by notify", do_notified, false, false, true, false},
+      {"streams of one pair of processes", do_nearly, false, false, false, false},
+      {"reductions over processes", do_sums, false, true, false, false},
+      {"abort over processes", do_abort, false, false, false, false},
+      {"a process that is killed", do_kill, false, false, false, true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
     check_dealt(&cases[i], path, options, n);
 }

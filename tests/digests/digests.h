@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine made of the whole matrix, kept as data: outputs, losses, weights, orders and
+/* Results of the engine over the whole matrix, kept as data: outputs, losses, weights, orders and
  * bytes of every case as hashes, in tests/data/digests/NAME.txt.
  *
  *   @GROUP          a model, a data set or a batch, fused or not, a compute type
@@ -17,7 +17,7 @@
 typedef struct dg_table dg_table;
 /* NULL after failing the running test. */
 dg_table *dg_open(const char *name);
-/* Of the cases that follow. */
+/* Begins the group of the cases that follow. */
 void dg_group(dg_table *t, const char *format, ...);
 /* Fails the running test where the case is unknown or has another value. */
 void dg_case(dg_table *t, const char *item, const char *value);

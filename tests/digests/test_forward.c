@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What inference made before. ctest: timeout=2400 label=nosan */
+/* Inference gives its earlier results. ctest: timeout=2400 label=nosan */
 #include "tests/digests/digests.h"
 
 static void test_forward(void) {

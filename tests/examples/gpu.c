@@ -121,7 +121,7 @@ static opipe_session *open_session(const opipe_api *api, const char *file, opipe
   return session;
 }
 
-/* What the session answers to ids in host memory. */
+/* The session's answer to ids in host memory. */
 static float *ask(const opipe_api *api, opipe_session *session, const opipe_tensor_info *in,
                   const int64_t *ids, size_t n_bytes) {
   opipe_binding_io io = tensor_of(in, (device_pointer)(uintptr_t)ids);

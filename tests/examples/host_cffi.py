@@ -12,7 +12,7 @@ import cffi
 
 
 class Failed(Exception):
-    """What the library said."""
+    """An error of the library, with its message."""
 
 
 class Library:

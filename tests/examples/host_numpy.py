@@ -91,7 +91,7 @@ def table(functions):
 
 
 class Failed(Exception):
-    """What the library said, with its status."""
+    """An error of the library, with its message and status."""
 
 
 def sized(kind, **fields):

@@ -4,8 +4,8 @@
  *
  *   cc -std=c11 -I<prefix>/include plan.c -ldl -o plan
  *   ./plan <prefix>/lib/libonnxpipe.so model.onnx [BATCH]
- * The model's inputs are integers of shape [batch, seq]. Neither stages nor micro-batches, copies
- * or schedules are named here.
+ * The model's inputs are integers of shape [batch, seq]. The command line names no stages,
+ * micro-batches, copies or schedules.
  */
 #include <opipe/host_helpers.h>
 #include <stdio.h>

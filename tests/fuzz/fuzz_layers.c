@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes what reads profiles of layers (published text, the project's JSON) and descriptions of
- * models. What is read is written and read again, alike; sums over any layers are numbers.
+ * models. A text that can be read is written and read again, alike; sums over any layers are
+ * numbers.
  */
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the reading of models and tensors from memory. What is read must be consistent: every
- * tensor's bytes readable, every index in range, and an annotated copy readable again.
+/* Fuzzes the reading of models and tensors from memory. A model that can be read must be
+ * consistent: every tensor's bytes readable, every index in range, and an annotated copy readable
+ * again.
  */
 #include "loader/graph/model.h"
 #include "tests/fuzz/models.h"

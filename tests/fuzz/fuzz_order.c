@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes what reads schedules: text, CSV in three dialects, JSON. What is read is printed and read
- * again, alike; it goes through every pass, the proof and the simulation, which accept it or say
- * why not.
+/* Fuzzes what reads schedules: text, CSV in three dialects, JSON. An order that can be read is
+ * printed and read again, alike; it goes through every pass, the proof and the simulation, which
+ * accept it or say why not.
  */
 #include "partition/schedule/draw.h"
 #include "partition/schedule/order.h"

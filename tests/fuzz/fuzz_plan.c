@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the reading of plans. A refusal names what it refuses. What is accepted is harmless: it is
- * written, read and written again with the same bytes, described, put into the model file, and, of
- * every fourth plan, run: with the bits of its reference, in the memory that was predicted. The
+/* Fuzzes the reading of plans. A refusal names what it refuses. An accepted plan is harmless: it is
+ * written, read and written again with the same bytes, described, put into the model file, and,
+ * every fourth time, run: with the bits of its reference, in the memory that was predicted. The
  * model is the one whose fingerprint stands in the bytes. Without a model the bytes are played, or
  * refused; what is accepted with its model and written plays alone as it does with it. Plugins are
  * linked in.
@@ -61,7 +61,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
   return 0;
 }
 
-/* ---- what must hold ---- */
+/* ---- properties that must hold ---- */
 
 static bool names_something(const char *message) {
   return strlen(message) >= 12 && strpbrk(message, "'\"0123456789") != NULL;

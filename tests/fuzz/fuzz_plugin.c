@@ -39,7 +39,7 @@ static void choose_real(uint32_t kind, const char *id) {
 
 enum { FIRST_SLOT = 8, TABLE_MOST = 4096, OPENING = SLOTS - 1, ASKING = SLOTS - 2 };
 
-/* What the input chooses besides the faults. */
+/* Choices of the input besides the faults. */
 static struct {
   uint64_t table_size; /* 0: what is right */
   uint8_t missing[2];  /* slots that are NULL; SLOTS: none */
@@ -263,7 +263,7 @@ static void take_table(input *in) {
     odd.no_table = take(in, 2) == 1;
 }
 
-/* ---- what users write behind a plugin's name ---- */
+/* ---- options that users write after a plugin's name ---- */
 
 static const char *take_options(input *in, const char *id) {
   static const char *const pieces[] = {

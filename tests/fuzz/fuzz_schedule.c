@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the proof: the bytes choose stages, replicas, slices, parts, an order, how its receives
- * are placed and which neighbours are swapped or moved. What the proof accepts under a rule must
- * run in every interleaving (of small lists), and over the emulated transport under that rule; what
- * it refuses must stand still in one, and be told with its cycle.
+ * are placed and which neighbours are swapped or moved. An order that the proof accepts under a
+ * rule must run in every interleaving (of small lists), and over the emulated transport under that
+ * rule; one that it refuses must block in some interleaving, and the refusal must give the cycle.
  */
 #include "abi/registry/registry.h"
 #include "opipe/transport.h"
@@ -12,7 +12,7 @@
 
 enum { STATES_MOST = REPLAY_STATES / 16 };
 
-/* ---- what was seen ---- */
+/* ---- counts ---- */
 
 static struct {
   uint64_t orders, refused_orders, lists, searched, accepted[OPI_RULES], refused[OPI_RULES];

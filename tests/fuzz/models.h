@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the targets that eat models share: seeds, and a mutator that knows messages.
+/* Shared by the targets that read models: seeds, and a mutator that knows messages.
  *
  * Seeds are the small models of tests/data, found when the fuzzer starts. The mutator changes one
  * field at some depth and makes the lengths around it fit again, so that inputs get past the wire
@@ -89,7 +89,7 @@ static void put_head(piece *p, const opi_wire_field *field, uint64_t n) {
   put(p, head, k);
 }
 
-/* What the chosen field becomes: absent, twice, another's content, or changed. */
+/* Changes the chosen field: absent, twice, another's content, or other content. */
 static void change(const uint8_t *bytes, const opi_wire_field *field, piece *out) {
   static uint8_t content[MOST_BYTES];
   static const uint64_t numbers[] = {0,   1,         2,          7,         16,        127,

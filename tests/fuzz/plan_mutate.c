@@ -222,7 +222,7 @@ static void change_value(json_t *root, const place *at) {
   }
 }
 
-/* ---- what hangs where ---- */
+/* ---- places in the tree ---- */
 
 static void exchange(const place *a, const place *b) {
   json_t *first = json_deep_copy(a->value), *second = json_deep_copy(b->value);
@@ -271,7 +271,7 @@ static void change_structure(json_t *root, const place *at) {
   }
 }
 
-/* ---- what plans mean ---- */
+/* ---- meaning of a plan's members ---- */
 
 static json_t *element(json_t *root, const char *list, size_t index) {
   return json_array_get(json_object_get(root, list), index);
@@ -456,14 +456,14 @@ static void change_anything(json_t *root, uint32_t what) {
   place at;
   if (!descend(root, &at))
     return;
-  const bool top = at.parent == root; /* what is missing there is soon known */
+  const bool top = at.parent == root; /* a missing member there is soon known */
   if (what < 17 || (top && pick(6) != 0))
     change_value(root, &at);
   else
     change_structure(root, &at);
 }
 
-/* What playing a plan takes: no decision, so that its hash still fits. */
+/* Changes the costs for playing a plan: no decision, so that its hash still fits. */
 static void change_play(json_t *root) {
   json_t *play = json_object_get(root, "play");
   place at;
@@ -534,7 +534,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     (void)json_object_set_new(root, "fingerprint", print);
   else
     json_decref(print);
-  if (!plays && pick(16) != 0) /* what was changed has another */
+  if (!plays && pick(16) != 0) /* changed decisions have another hash */
     (void)json_object_del(root, "hash");
   const size_t n = write_plan(root, data, max_size);
   json_decref(root);

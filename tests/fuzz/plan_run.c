@@ -32,7 +32,7 @@ typedef struct running {
   opipe_error err;
 } running;
 
-/* ---- what is worth running ---- */
+/* ---- plans that are worth running ---- */
 
 /* Delays that a plan asks for are no finding: only the seeds' devices and transports run. */
 static bool is_seeded(const plan_bench *b, const opi_plan *p) {
@@ -94,7 +94,7 @@ static bool put_input(running *run, batch *b, const char *name, uint32_t dtype,
   return true;
 }
 
-/* What the loss judges: the output it names, or the only one. */
+/* The output that the loss reads: the one it names, or the only one. */
 static const opi_value *judged(const opi_graph *g, const char *name) {
   for (uint32_t i = 0; i < g->n_outputs; ++i) {
     if (name == NULL || strcmp(g->values[g->outputs[i]].name, name) == 0)
@@ -179,7 +179,7 @@ static void take_weights(running *run, opipe_session *session, plan_text *out) {
   }
 }
 
-/* What was predicted stands in the file, changed or not; the session counted for itself. */
+/* The prediction stands in the file, changed or not; the session counted for itself. */
 static void check_memory(running *run, opipe_session *session) {
   const opipe_api *api = run->bench->api;
   for (uint32_t r = 0; r < plan_behind(run->plan)->n_ranks; ++r) {

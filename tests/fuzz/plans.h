@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fuzz_plan is made of: a context with every plugin linked in, small models with plans that
- * were made for them (plan_seeds.c), a mutator that knows plans (plan_mutate.c), and what an
- * accepted plan must come to (plan_run.c). One bench per process, kept until it ends.
+/* The parts of fuzz_plan: a context with every plugin linked in, small models with plans that were
+ * made for them (plan_seeds.c), a mutator that knows plans (plan_mutate.c), and checks of an
+ * accepted plan (plan_run.c). One bench per process, kept until it ends.
  */
 #ifndef TESTS_FUZZ_PLANS_H
 #define TESTS_FUZZ_PLANS_H
@@ -50,7 +50,7 @@ typedef struct plan_text {
 } plan_text;
 opipe_status plan_take(void *ctx, const void *data, size_t n_bytes);
 
-/* What is behind a handle that lives as long as it is used. */
+/* The object behind a handle that lives as long as it is used. */
 static inline void *plan_object(const void *handle, uint32_t kind) {
   opi_entry in;
   opipe_error err = OPIPE_ERROR_INIT;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the input of the plugin target chooses: numbers of interest, and faults. A fault is a slot,
- * the call of it that goes wrong, and what is wrong then: the status with its error text, or one
- * field of the answer.
+/* Choices of the plugin target's input: numbers of interest, and faults. A fault is a slot, the
+ * call of it that goes wrong, and what is wrong then: the status with its error text, or one field
+ * of the answer.
  */
 #ifndef TESTS_FUZZ_PLUGIN_BYTES_H
 #define TESTS_FUZZ_PLUGIN_BYTES_H
@@ -194,7 +194,7 @@ static opipe_status answer(const fault *f, opipe_error *err) {
   return f->status;
 }
 
-/* What the real plugin answers, in the name of the one at hand. */
+/* The real plugin's answer, in the name of the one at hand. */
 static opipe_status named(opipe_status status, opipe_error *err) {
   if (status < 0 && err != NULL && strstr(err->message, wrong.id) == NULL)
     (void)opi_error_prefix(err, "%s: ", wrong.id);

@@ -36,7 +36,7 @@ static opipe_status backend_device_count(opipe_instance *self, uint32_t *out_cou
                   : named(real_backend->device_count(self->real, out_count, err), err);
 }
 
-/* What the real device can do may be denied, what it cannot is not claimed. */
+/* Flags of the real device may be denied, but flags that it lacks are not claimed. */
 static void lie_of_device(const fault *f, opipe_device_info *info) {
   const uint32_t known = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
   input in = f->bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library does with a plugin: lists it, asks it for an order, plans a small model with it,
+/* Uses a plugin as the library does: lists it, asks it for an order, plans a small model with it,
  * runs one request. Every refusal must say why, with a status that the ABI knows and the plugin's
  * name; what ends well must have the bits that the unchanged plugins give.
  */
@@ -321,7 +321,7 @@ static opipe_status host_run(host *h) {
   return status;
 }
 
-/* What the unchanged plugins make of the request. */
+/* The result of the request with the unchanged plugins. */
 static const float *wanted(void) {
   static host h;
   if (h.api != NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeds that lie elsewhere in the tree. Those of one target alone are files below
+/* Seeds that lie elsewhere in the tree. Seeds of one target alone are files below
  * tests/fuzz/seeds/TARGET, which ./dev fuzz gives it. */
 #ifndef TESTS_FUZZ_SEEDS_H
 #define TESTS_FUZZ_SEEDS_H

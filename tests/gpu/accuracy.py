@@ -44,7 +44,7 @@ def safetensors(path):
 
 
 def numbers(body, kind):
-    """Those of a .npy file's bytes."""
+    """The numbers in a .npy file's bytes."""
     (n,) = struct.unpack("<H", body[8:10])
     return floats_of(kind, body[10 + n:])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts share: the bundle's programs, run with its libraries; what became of them."""
+"""Shared by the parts: the bundle's programs, run with its libraries, and their results."""
 import concurrent.futures
 import functools
 import glob
@@ -32,7 +32,7 @@ class NotRun(Exception):
 
 
 class Failed(Exception):
-    """What went wrong; `said`: what was found all the same."""
+    """A failure; `said`: results that were found all the same."""
 
     def __init__(self, why, said=None):
         super().__init__(why)
@@ -164,7 +164,7 @@ def command(arguments, clock, refuse=(), **more):
 
 
 def each(function, items):
-    """[function(item)], JOBS at once; Failed with the words of all that failed. What ends it (a signal) ends the programs, too."""
+    """[function(item)], JOBS at once; Failed with the words of all that failed. An interruption (a signal) ends the programs, too."""
     results, failures = [], []
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         begun = [(item, pool.submit(function, item)) for item in items]
@@ -261,7 +261,7 @@ def kernels_image():
 
 
 def ceilings(clock):
-    """What gpu-ceilings measured on this GPU: {"bf16_tflops", "copy_read_and_write_gb_per_s", ...}."""
+    """Ceilings of this GPU as gpu-ceilings measured them: {"bf16_tflops", "copy_read_and_write_gb_per_s", ...}."""
     def measure(path):
         said = command([os.path.join(HERE, "bin", "gpu-ceilings"), "--ceilings", *(["--size", "64"] if SMALL else [])], clock)
         with open(path, "w", encoding="utf-8") as file:
@@ -284,7 +284,7 @@ def torch_missing():
 
 
 def peer(clock, *arguments):
-    """What peer.py says, of its last line; NotRun without PyTorch."""
+    """The last line of peer.py, as JSON; NotRun without PyTorch."""
     if torch_missing():
         raise NotRun(torch_missing())
     out = command([sys.executable, os.path.join(HERE, "peer.py"), *(str(x) for x in arguments)], clock)

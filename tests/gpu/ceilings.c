@@ -185,7 +185,7 @@ static double flops_of(const product *p, double seconds) {
   return 2.0 * (double)p->m * (double)p->n * (double)p->k / seconds;
 }
 
-/* ---- what is asked for ---- */
+/* ---- measurements to be asked for ---- */
 
 static void ceilings(cublasLtHandle_t handle, int64_t side) {
   static const struct {

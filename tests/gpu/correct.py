@@ -112,7 +112,7 @@ def driver():
 
 
 def memory(clock):
-    """What sessions take is what their plans say, to the byte; the driver's own count is near."""
+    """Sessions take the bytes of their plans exactly; the driver's own count is near."""
     libraries = glob.glob(os.path.join(HERE, "lib", "libonnxpipe.so*"))
     model, tokens, batch = train.model_of(train.LEAST), train.T, 8 if SMALL else 16
     return [command([os.path.join(HERE, "bin", "gpu-memory"), libraries[0], model, ranks, str(batch), str(tokens), driver()], clock).strip()

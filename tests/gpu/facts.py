@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine is: its GPU, the libraries on it, its ceilings."""
+"""The machine: its GPU, its libraries, its ceilings."""
 import ctypes
 import ctypes.util
 import glob
@@ -71,7 +71,7 @@ def versions(clock):
 
 
 def peers(clock):
-    """What could be measured beside: PyTorch, ONNX Runtime and its providers."""
+    """Other tools that can be measured: PyTorch, ONNX Runtime and its providers."""
     script = "import json\nout = {}\n"
     script += "try:\n import torch\n out['torch'] = torch.__version__\n out['cuda'] = torch.version.cuda\nexcept ImportError: out['torch'] = None\n"
     script += "try:\n import onnxruntime as o\n out['onnxruntime'] = o.__version__\n out['providers'] = o.get_available_providers()\n"
@@ -83,7 +83,7 @@ def peers(clock):
 
 
 def libraries(clock):
-    """What the plugin opened."""
+    """The devices and libraries that the plugin opened."""
     listed = json.loads(command([COMMAND, "plugins", "--json"], clock))
     return next(one["details"] for one in listed if one.get("id") == "cuda")
 

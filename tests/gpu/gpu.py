@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be known, shown and measured on a GPU; runs inside a bundle (./dev gpu bundle), with nothing but Python 3.8.
+"""Facts, checks and measurements of a GPU; runs inside a bundle (./dev gpu bundle), with nothing but Python 3.8.
 
     gpu.py facts|correct|train|infer|all   the part's lines that the record does not have yet of this bundle
     gpu.py lease                           lines of all parts, those first that never ran, as far as --seconds go (560)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs here have in common: hosts that open the library themselves and end at the
- * first error. */
+/* Shared by the programs here: hosts that open the library themselves and end at the first
+ * error. */
 #ifndef OPI_GPU_HOST_H
 #define OPI_GPU_HOST_H
 

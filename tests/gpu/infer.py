@@ -73,7 +73,7 @@ def early(shape):
 
 
 def decode_kernels(shape):
-    """Those of a step, launched one by one."""
+    """The kernels of a step, launched one by one."""
     def line(clock):
         path = work("gpt2-%s-decode.onnx" % shape)
         gpt2.write(path, shape, 1, VOCABULARY, serves=True, past=PAST)

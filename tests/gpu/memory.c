@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu-memory LIBRARY MODEL RANKS BATCH TOKENS [LIBCUDA]: a plan's bytes for training GPT-2 in bf16
  * beside what its session takes, category by category and rank by rank, and beside what the driver
- * says that the device lost. What the driver keeps for itself (kernels that it loads when they are
- * first used) is there before: a session of the same plan has come and gone. Status 0: the same,
- * and the driver's within 2 MiB an allocation and 64 MiB; 1: not; 3: no device.
+ * says that the device lost. Memory that the driver keeps for itself (kernels that it loads when
+ * they are first used) is there before: a session of the same plan has come and gone. Status 0: the
+ * same, and the driver's within 2 MiB an allocation and 64 MiB; 1: not; 3: no device.
  */
 #include "host.h"
 

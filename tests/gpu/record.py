@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was found, line by line: record.json, written anew with every result, and its page."""
+"""Results, line by line: record.json, written anew with every result, and its page."""
 import datetime
 import json
 import os

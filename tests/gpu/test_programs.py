@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """bundle_kit.py ends what it starts: programs that are not done in time, with what they have started; those of a line that a signal
-ends. What ended before that is told by correct.py's sanitizer, which is not done with it."""
+ends. If time is over, correct.py still reports the runs of its sanitizer that ended before."""
 import os
 import signal
 import subprocess
@@ -120,7 +120,7 @@ def warnings_of_another_way():
 
 
 def the_libraries_of_pip(folder):
-    """What a Python's packages have goes first, unless something else is said."""
+    """Libraries of Python packages are found first, unless something else is asked for."""
     own = os.path.join(folder, "site-packages")
     where = os.path.join(own, "nvidia", "cudnn", "lib")
     os.makedirs(where)

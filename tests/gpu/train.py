@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed of training: steps of GPT-2's shapes in bf16, random tokens and weights, the median of the steps behind the first; FLOP
-per token 6N + 6LCT (attention counted causal, half). What is measured beside each other is measured in one call of gpu.py: a
-figure that one line has is another's, too."""
+per token 6N + 6LCT (attention counted causal, half). Figures to be compared are measured in one call of gpu.py: a figure that
+one line has is another's, too."""
 import json
 import os
 import statistics
@@ -55,7 +55,7 @@ def ids_of(samples, tokens=T):
 
 
 def arguments_of(shape, device):
-    """What a plan needs to know of it."""
+    """Options that a plan of the shape needs."""
     micro, samples = SHAPES[shape]
     return [model_of(shape), "--device", device, "--compute", "bf16", "--microbatches", str(samples // micro), "--dropout", "off",
             "--loss", "cross-entropy:logits=logits,labels=ids,shift=1", "--optimizer", "adamw:lr=1e-4"]

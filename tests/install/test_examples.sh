@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The examples, built out of tree against an installed prefix alone: hosts in C, C++ and Python that only open the library, a backend
-# and a schedule of under 200 lines each, which then pass the conformance programs and run a model.
+# and a schedule of under 200 lines each, a transport between processes of under 300, which then pass the conformance programs and run
+# a model.
 # ctest: timeout=180
 set -eu
 if [ -n "${OPIPE_SANITIZE:-}" ]; then
@@ -48,9 +49,11 @@ fi
 ./gpu_c "$lib/libonnxpipe.so" "$model" 1 ./no-libcuda.so | grep -q "not run: no GPU" || fail "gpu.c without a driver"
 
 # plugins: the line count is part of the promise
-for kind in backend schedule; do
+for kind in backend schedule transport; do
   source=examples/$kind/plugin.c
-  [ "$(wc -l <"$source")" -lt 200 ] || fail "$source has 200 lines or more"
+  most=200
+  [ $kind != transport ] || most=300
+  [ "$(wc -l <"$source")" -lt $most ] || fail "$source has $most lines or more"
   "$OPIPE_CC" -std=c11 $strict -shared -fPIC -fvisibility=hidden -I"$include" "$source" -o "opipe-$kind-example.so" ||
     fail "$source does not build"
   names=$(nm -D --defined-only --format=posix "opipe-$kind-example.so" | cut -d' ' -f1)
@@ -58,6 +61,9 @@ for kind in backend schedule; do
   "$OPIPE_CC" -std=c11 -D_GNU_SOURCE -I"$include" "conformance/$kind.c" conformance/conformance.c -ldl -lpthread -lm -o "conformance-$kind" ||
     fail "the conformance program for a $kind does not build out of tree"
   "./conformance-$kind" "./opipe-$kind-example.so" || fail "the example $kind does not conform"
+done
+for n in 2 3; do
+  ./conformance-transport --processes $n ./opipe-transport-example.so || fail "the example transport does not join $n processes"
 done
 
 # and in use
@@ -81,6 +87,9 @@ for tied in --ranks=2 --replicas=2; do # the demo's head is its embedding
   if train "$tied"; then fail "training without reductions, $tied"; fi
   grep -q "transport 'plain' cannot reduce (OPIPE_TRANSPORT_REDUCES)" train.txt || fail "$tied: $(cat train.txt)"
 done
+"$prefix/usr/bin/onnx-pipe" launch -n 2 -- run "$model" --plugin ./opipe-transport-example.so --transport example >processes.txt 2>&1 ||
+  fail "two processes over the example transport: $(cat processes.txt)"
+grep -q "2 stages on 2 ranks" processes.txt || fail "not two processes: $(cat processes.txt)"
 $run "$model" --plugin ./opipe-schedule-example.so --schedule example:order=falling --bind batch=4 --microbatches 4 --depth 4 --stages 2 \
   --reference | grep -q "identical to the plan's reference" || fail "a run under the example schedule"
 if $run "$model" --plugin ./opipe-backend-example.so --device example 2>refused.txt; then

@@ -98,7 +98,7 @@ if [ -f "$OPIPE_BUILD_DIR/build.ninja" ] && command -v ninja >/dev/null; then
     cat "$prefix/alone.txt"
     fail "a library that was copied alone does not look into the configured folder"
   }
-  # What lies beside it comes first.
+  # A plugin beside the library comes first.
   mkdir "$prefix/alone/onnx-pipe"
   cp "$lib/onnx-pipe/opipe-backend-cpu.so" "$prefix/alone/onnx-pipe"
   alone

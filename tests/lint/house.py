@@ -36,7 +36,7 @@ NO_PROSE = ("tests/data/", "tests/abi/v", "tests/bench/records/", "tests/lint/se
 
 
 class House:
-    """What all checks share. codes: C without comments of the library's files. rows: of the table."""
+    """State shared by all checks. codes: C without comments of the library's files. rows: of the table."""
 
     def __init__(self):
         self.report = tree.Report("house")

@@ -6,7 +6,7 @@ import re
 
 from lib import tree
 
-# What lies below plans, and below every layer of the runtime.
+# Folders below plans, and below every layer of the runtime.
 BELOW = ["loader", "abi/include"]
 RUN = ["partition", "loader", "abi/registry", "abi/include"]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Spelling of docs, comments, names and messages: codespell, of the version in requirements.txt, with british.txt beside its own list of
-mistakes. What it takes for a mistake and is none stands in exceptions.txt, as PATH:WORD."""
+mistakes. Words that only look like mistakes are listed in exceptions.txt, as PATH:WORD."""
 import os
 import re
 import subprocess

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What clang-format 14 cannot hold: braces and increments.
+"""Rules that clang-format 14 cannot check: braces and increments.
 
 A body has braces if it, or that of another branch of its if-else chain, takes more than one line or is empty; else it has none. A switch
-and a do always have them. What only counts up or down is written ++i.
+and a do always have them. Counting up or down is written ++i.
 
 style.py --fix PATH...   writes these files, or those below these folders, so; clang-format -i has to follow. Bodies of macros are left."""
 import re

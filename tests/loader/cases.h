@@ -244,7 +244,7 @@ static int32_t test_status(const char **at) {
   return OPIPE_OK;
 }
 
-/* What made output `o`, seen through the copy that inputs and constants leave by. */
+/* The node that made output `o`, seen through the copy that inputs and constants leave by. */
 static const char *test_maker(const opi_graph *g, uint32_t o) {
   const opi_node *node = &g->nodes[g->values[g->outputs[o]].producer];
   if (strcmp(node->op, "Identity") != 0)

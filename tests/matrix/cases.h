@@ -26,8 +26,8 @@ typedef struct mx_scope {
 void mx_matrix(const mx_scope *scope, mx_count *count);
 /* One case; NULL when it holds, else why not (static storage). `uncut` is the whole model's. */
 const char *mx_case(mx_model *m, opipe_plan *plan, const mx_result *uncut);
-/* What the devices of a session have handed out is what its plan predicts, by rank and category;
- * NULL or why not (static storage). */
+/* Compares the bytes that the devices of a session have handed out with the plan's prediction, by
+ * rank and category; NULL or why not (static storage). */
 const char *mx_memory(mx_model *m, opipe_plan *plan, opipe_session *session);
 /* Several micro-batches were asked for, and m->err refuses them: as it must, with the node, or with
  * the rows that are missing? Counted then. */

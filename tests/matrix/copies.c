@@ -166,7 +166,8 @@ bool mx_bench_bind(mx_bench *b, int64_t rows) {
   return true;
 }
 
-/* Those of one number of rows together, uncut models first. false: it has no other rows. */
+/* Runs the cases of one number of rows together, uncut models first. false: it has no other
+ * rows. */
 static bool run_rows(mx_bench *b, const choice *choices, size_t n, uint32_t rows, mx_count *count,
                      seen *s) {
   for (size_t i = 0; i < n; ++i) {

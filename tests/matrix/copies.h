@@ -25,7 +25,7 @@ typedef struct mx_bench {
   bool fuse;
 } mx_bench;
 
-/* Of a folder; false after failing the test. */
+/* Opens a bench for a folder; false after failing the test. */
 bool mx_bench_open(mx_bench *b, const char *name, const kit_place *place, bool fuse);
 void mx_bench_close(mx_bench *b);
 /* Binds the model to so many rows; their uncut result, once. false: it has no other rows than its

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One plan run by several sessions, each with some of the ranks, a model and a context of its own,
- * on a thread of its own; they meet through transport-strict. What each of them has of the outcome,
- * put together, is bit-equal to the plan's reference. */
+ * on a thread of its own; they meet through transport-strict. The parts of the outcome that they
+ * have, put together, are bit-equal to the plan's reference. */
 #ifndef TESTS_MATRIX_HALVES_H
 #define TESTS_MATRIX_HALVES_H
 

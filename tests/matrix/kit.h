@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the matrix tests share: the model folders beside the project, their data sets, and one run
- * of a data set under a plan through the host's table, in this process.
+/* Shared by the matrix tests: the model folders beside the project, their data sets, and one run of
+ * a data set under a plan through the host's table, in this process.
  *
  * Results are copies in malloc'd memory, so that they outlive requests and sessions. Errors are
  * statuses with a message in the model's `err`, as the table gives them.

@@ -94,8 +94,8 @@ static bool one_case(mx_model *m, const choice *c, const mx_result *uncut, mx_sl
   return made;
 }
 
-/* Every stage count; schedules and micro-batches in turn, or all. What is refused as a whole is
- * asked for once. */
+/* Every stage count; schedules and micro-batches in turn, or all. Cases that are refused as a whole
+ * are asked for once. */
 static bool one_binding(mx_model *m, choice c, bool full, uint32_t turn, mx_sliced *count) {
   mx_result uncut = {.n = 0};
   bool any = false;

@@ -9,7 +9,7 @@
 
 static const char *const STRICT[2] = {"strict", "strict:rule=stream"};
 
-/* What has been counted since `before`: something travelled, nothing was refused. */
+/* Counts since `before`: something travelled, nothing was refused. */
 typedef struct strict_seen {
   uint64_t messages, sums, registered, refused;
 } strict_seen;

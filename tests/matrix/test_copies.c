@@ -42,7 +42,7 @@ static void stop(fixture *f) {
   mx_folder_free(f->folder);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused copies ---- */
 
 typedef struct refusal {
   const char *schedule, *text; /* text: a file's, in place of a name */

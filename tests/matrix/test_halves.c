@@ -27,7 +27,7 @@ static const char *run_replicas(const mx_folder *folder, size_t i, const mx_spli
   return mx_halves_infer(folder, "gpipe", 1, split, (uint32_t)i / 2 % 2, out_refused);
 }
 
-/* Those of the models that this run covers, each under the next of the splits. */
+/* Runs the models that this run covers, each under the next of the splits. */
 static void run_models(run_fn run, const mx_split *splits, size_t n_splits) {
   const char *names[MX_FOLDERS];
   const size_t n = mx_list(names), one_in = opi_test_is_sanitized() ? SANITIZED_ONE_IN : ONE_IN;

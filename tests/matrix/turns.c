@@ -11,7 +11,7 @@ typedef struct size {
   int64_t rows, tokens;
 } size;
 
-/* What plans are made for; and fewer rows, other tokens, more rows of fewer tokens. */
+/* Sizes of plans; and fewer rows, other tokens, more rows of fewer tokens. */
 static const size OWN = {8, 8}, OTHERS[] = {{5, 8}, {8, 6}, {11, 5}};
 static const uint32_t MICROBATCHES[] = {2, 3, 4}, RANKS[] = {2, 4};
 enum { TURNS = 5, EVALUATIONS = 2, CLASSES = 32, WAYS_MOST = 64 };
@@ -45,7 +45,7 @@ static const way replicated[] = {
     {{"dualpipev", 0}, 0, {1, 2}},
 };
 
-/* Those of one replica that are not bound by memory, and the replicated ones. */
+/* The schedules of one replica that are not bound by memory, and the replicated ones. */
 static size_t list_ways(way ways[WAYS_MOST]) {
   size_t n = 0;
   for (size_t i = 0; i < kit_n_schedules && n < WAYS_MOST; ++i) {

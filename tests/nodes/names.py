@@ -25,7 +25,7 @@ MatMul Gemm Conv
 Dropout SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss
 """.split()
 
-# What the loader promises beyond that, of the standard domain.
+# Operators of the standard domain that the loader supports beyond that.
 FURTHER = """
 ScatterND ScatterElements GatherND GatherElements CumSum ReduceMax ReduceMin ReduceProd ReduceL2
 BatchNormalization Clip Size ArgMax Mod Floor Ceil Round Sign Einsum OneHot TopK Pad
@@ -82,7 +82,7 @@ def pick(data, number):
 
 
 class Model:
-    """What is asked of a model: operators (domain, name), and the element types of the inputs."""
+    """A model's operators (domain, name), and the element types of its inputs."""
 
     def __init__(self, path):
         with open(path, "rb") as file:

@@ -85,7 +85,7 @@ class Browser:
         return json.loads(first)
 
     def note(self, event):
-        """What the page fetches, and what goes wrong in it."""
+        """Records the page's requests, and its errors."""
         name, told = event.get("method"), event.get("params", {})
         if name == "Network.requestWillBeSent":
             self.fetched.append(told["request"]["url"])
@@ -112,7 +112,7 @@ class Browser:
                 return answer["result"]
 
     def processor_seconds(self):
-        """Of all processes of the browser so far."""
+        """Processor time of all processes of the browser so far."""
         own, children = {}, {}
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -129,7 +129,7 @@ class Browser:
             left += children.get(pid, [])
         return total
 
-    # ---- what tests do ----
+    # ---- steps of tests ----
 
     def open(self, path, width, height, scheme="light", ratio=1):
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=ratio, mobile=False)

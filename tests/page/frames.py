@@ -51,7 +51,7 @@ def show_links(browser, shown):
 
 
 def measure(browser):
-    """Of the page that is open."""
+    """Times of the frames of the open page."""
     before = browser.processor_seconds()
     times = browser.run(FRAMES_JS % FRAMES)
     return Found(times, (browser.processor_seconds() - before) / FRAMES * 1e3)

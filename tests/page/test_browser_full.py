@@ -173,7 +173,7 @@ def pointer(t, path):
 
 
 def beside(t, path):
-    """What was planned and what was measured: one scale or each its own, track by track or rank by rank."""
+    """Planned and measured times: one scale or each its own, track by track or rank by rank."""
     b, page = t.b, data.read(path)[2]
     b.open(path, 1600, 1200)
     drawn, name = "tracks.map((t) => t.ranks.map((l) => Array.from(l.spans.end).pop()))", "tracks.map((t) => nameOf(t.ranks[0], 0))"

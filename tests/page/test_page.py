@@ -246,7 +246,8 @@ def beside(t, name, page, a, b):
 
 
 def cuts(t):
-    """What crosses, of two plans beside each other: bytes by hand, however micro-batches are taken apart; messages take their time."""
+    """Bytes that cross, of two plans beside each other: checked by hand, however micro-batches are taken apart; messages take their
+    time."""
     rows, tokens, width = 4, 64, 56
     one = rows * tokens * width * 4
     at = ["--cut", "add_16;add_25;add_34", "--stages", "4", "--microbatches", "8"]
@@ -368,7 +369,7 @@ def contrast(a, b):
     return (light + 0.05) / (dark + 0.05)
 
 
-# What is left of linear colours without one kind of cone: Vienot, Brettel and Mollon (1999), for the first two.
+# Linear colours as seen without one kind of cone: Vienot, Brettel and Mollon (1999), for the first two.
 WITHOUT = {"all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
            "protanopia": ((0.1124, 0.8876, 0), (0.1124, 0.8876, 0), (0.004, -0.004, 1)),
            "deuteranopia": ((0.2928, 0.7072, 0), (0.2928, 0.7072, 0), (-0.0223, 0.0223, 1))}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the smallest cap is that some cut of a model fits, found by cutting it in every way, and
- * what the planner makes of that cap.
+/* The smallest cap that some cut of a model fits, found by cutting it in every way, and the
+ * planner's result under that cap.
  *
  * A case is a model, a schedule, ranks; its cuts are those between at most 16 of its blocks, each
  * given by tensor names as a user gives it. The devices are described, so that any machine finds

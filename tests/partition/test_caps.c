@@ -2,7 +2,7 @@
 /* Caps that some cut between blocks fits are met by the planner within 2 %, and what it calls the
  * smallest cap in a refusal is accepted: a cover of test_caps_full, and two cases on the devices of
  * this machine against all cuts.
- * ctest: timeout=120
+ * ctest: timeout=120 label=twice
  */
 #include "tests/partition/caps.h"
 
@@ -10,7 +10,7 @@ enum { COVER = 5 };
 
 static void test_recorded(void) {
   for (size_t i = 0; i < COVER; ++i) {
-    if (!opi_test_covers(i, 2))
+    if (!opi_test_covers(i, opi_test_sparse(2)))
       continue;
     const uint64_t smallest = caps_recorded(&caps_cases[i]);
     OPI_ASSERT_FATAL(smallest != 0);
@@ -30,7 +30,7 @@ static void test_the_file_is_true(void) {
 static void test_here(void) {
   for (size_t i = 0; i < 2; ++i) {
     caps_case c = caps_cases[i];
-    if (!opi_test_covers(i, 2))
+    if (!opi_test_covers(i, opi_test_sparse(2)))
       continue;
     c.here = true;
     c.positions &= 0x5ff5;

@@ -79,7 +79,7 @@ static void make(model *m, uint32_t layout, opi_test_random *random) {
     m->wanted_held[i] = 1 + (double)(opi_test_next(random) % 4);
 }
 
-/* What a rank takes: not quite what runs say. */
+/* Exact bytes of a rank, which runs only approximate. */
 static void exact(const model *m, const uint32_t *ends, uint64_t *bytes) {
   const opi_fit_problem *p = &m->problem;
   uint64_t arenas[RANKS] = {0};
@@ -120,7 +120,7 @@ static opipe_status judge(void *ctx, const uint32_t *ends, uint64_t *out_bytes, 
   return ends[1] == 5 && ends[2] == 6 ? opi_fail(err, OPIPE_E_INVALID, "no cut") : OPIPE_OK;
 }
 
-/* Of all cuts; those that judge() refuses are none. */
+/* The best of all cuts that judge() does not refuse. */
 static double try_all(const model *m, uint32_t s, uint32_t *ends) {
   const uint32_t n = m->problem.n_stages;
   double best = INFINITY;
@@ -190,7 +190,8 @@ static void test_no_cap_is_no_limit(void) {
   OPI_ASSERT(!isinf(result.ns) && isinf(result.overflow));
 }
 
-/* Of those that fit the fastest that was found: equal shares of the time, where there is room. */
+/* The result is the fastest cut found among those that fit: equal shares of the time, where there
+ * is room. */
 static void test_what_fits_is_fast(void) {
   opi_test_random random = {9};
   opipe_error err = OPIPE_ERROR_INIT;

@@ -143,7 +143,7 @@ static bool made_anywhere(const json_t *stages, const char *name) {
   return false;
 }
 
-/* What folding has left of the tensors that the vector lists must stand where it says. */
+/* The tensors that the vector lists, if folding has left them, must be where it says. */
 static void check_expectations(const char *name, const json_t *vector, const json_t *plan) {
   const json_t *expect = json_object_get(vector, "expect"),
                *stages = json_object_get(plan, "stages");

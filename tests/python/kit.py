@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the package share: where it lies, models, and how test functions are run."""
+"""Shared by the tests of the package: its place, models, and how test functions are run."""
 import os
 import subprocess
 import sys

@@ -269,7 +269,7 @@ def test_dlpack():
     wanted = whole()
 
     class Lent:
-        """What another framework's tensor looks like."""
+        """A tensor of another framework."""
 
         def __init__(self, array):
             self.array = array

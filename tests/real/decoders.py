@@ -6,7 +6,8 @@ DIR/NAME/ gets model.onnx, meta.json (pairs of past and present, what was drawn)
 tokens: float32 [P + STEPS - 1, vocabulary], ONNX Runtime's logits without its optimiser, of the prompt and of single tokens
 behind it, with keys and values that grow. The k-th decoder is of the k-th kind, whose numbers are drawn by SEED and k.
 
-Run by build/venv/real's Python with build/venv/genai's packages on PYTHONPATH. What the builder refuses is printed as NOT BUILT.
+Run by build/venv/real's Python with build/venv/genai's packages on PYTHONPATH. Decoders that the builder refuses are printed as
+NOT BUILT.
 
 usage: decoders.py DIR [--count N] [--only NAME,...] [--seed N]
 """

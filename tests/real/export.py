@@ -7,7 +7,7 @@ sizes than the file was traced with), and meta.json: how far torch is off, and w
 are torch's parameters and buffers. `dynamo` leaves the naming of free dimensions to torch, which
 names the batch of each input apart; `legacy` names them as the families say.
 
-What is there already is kept.
+Existing files are kept.
 
 usage: export.py DIR [--only NAME,...] [--exporter dynamo|legacy]
 """
@@ -29,7 +29,7 @@ import families  # noqa: E402
 import graphs  # noqa: E402
 
 SMALL = bool(os.environ.get("REAL_SMALL"))
-# Of the data sets: rows, tokens.
+# Sizes of the data sets: rows, tokens.
 SIZES = [(4, 5), (5, 4)] if SMALL else [(2, 64), (4, 40)] if families.WIDE else [(4, 7), (6, 9)]
 TRACED = (3, 6)
 OPSET = {"dynamo": 20, "legacy": 17}

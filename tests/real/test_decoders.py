@@ -134,7 +134,7 @@ class Decoder:
         return logits[0]
 
     def decode(self, folder, prompt):
-        """What is wrong with a prompt of so many tokens, or a step behind it; None: nothing."""
+        """The error of a prompt of so many tokens, or of a step behind it; None: none."""
         tokens, wanted = (np.load(os.path.join(folder, f"{what}_{prompt}.npy")) for what in ("tokens", "logits"))
         self.library.check(self.api.state_reset(self.state, self.library.error))
         past = 0

@@ -132,7 +132,7 @@ def ended(process):
 
 
 def ends(count, folder):
-    """What takes too long is late, and so is all that would come behind it."""
+    """A step that takes too long is reported as late, and so are all steps behind it."""
     limits = trial.Limits(False)
     limits.file = -1
     before, trial.beside = trial.beside, lambda path, limits: {"why": "not here"}

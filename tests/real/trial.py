@@ -4,8 +4,8 @@
 variants.py makes, and runs each file whole, in 2, 3 and 4 stages against the plan's stages and the uncut model, in 2 and 4
 micro-batches (of the first data set: of one sample), and trained for two steps (variants are not); then its time and its peak memory beside ONNX Runtime's.
 
-What was found of a file is kept in ROOT/results and not tried again, so that a trial that is cut off goes on where it was; the
-table is written after each file, into ROOT/table.md. ROOT is build/real, with --wide build/real-wide.
+Results of a file are kept in ROOT/results and not tried again, so that a trial that is cut off goes on where it was; the table is written
+after each file, into ROOT/table.md. ROOT is build/real, with --wide build/real-wide.
 
 A value is right or wrong, never refused by chance: the trial fails when any is wrong, when files of more than 3 families are
 refused where samples do not read each other, and when fewer than 45 families were tried (not with --only).
@@ -93,8 +93,8 @@ def commands(folder, meta, limits):
 
 
 def said_in(command, seconds, environment=None):
-    """What a command says; it and all that it has started end in time (TimeoutExpired). Its output goes through files:
-    what it leaves behind holds up nobody."""
+    """The output of a command, which ends in time with all that it has started (TimeoutExpired). Its output goes through files: what it
+    leaves behind holds up nobody."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True)
         try:
@@ -170,8 +170,8 @@ class Trial:
         os.rename(self.path(name) + ".part", self.path(name))
 
     def make(self, name, script, *arguments):
-        """Makes a file that is not there, unless it was tried. What the script says, line by line; the reason where it takes
-        too long."""
+        """Makes a file that is not there, unless it was tried. Returns the script's output, line by line, or the reason where it takes too
+        long."""
         if self.there(name) or self.is_done(name):
             return ""
         command = [PYTHON, os.path.join(HERE, script), self.root, *arguments]
@@ -247,7 +247,7 @@ def row_of(one):
 
 
 def notes_of(one):
-    """What is not as it should be, and whether it is wrong, or lacks something."""
+    """The faults of a file's results, and for each whether it is wrong, or lacks something."""
     if "not_made" in one:
         yield f"- {one['name']}: not made: {one['not_made']}", False, False
         return

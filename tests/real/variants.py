@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What users make of their exports: of each file of DIR that export.py wrote, copies beside it with
-the same inputs and with ONNX Runtime's outputs:
+"""Variants that users make of their exports: of each file of DIR that export.py wrote, copies
+beside it with the same inputs and with ONNX Runtime's outputs:
 
   -extended  by ONNX Runtime's graph optimiser
   -int8      products of 8-bit integers. Weights have 7 bits: with 8, ONNX Runtime's sums of pairs
@@ -9,7 +9,7 @@ the same inputs and with ONNX Runtime's outputs:
   -fp16      in half precision, inputs and outputs too, by ONNX Runtime's converter
   -nbits     weights of products in 4 bits, blocks of 32 (MatMulNBits)
 
-What is there already is kept. A copy that cannot be made says NOT MADE, with the reason.
+Existing files are kept. A copy that cannot be made says NOT MADE, with the reason.
 
 usage: variants.py DIR --only NAME-EXPORTER,... [--kinds extended,int8,fp16,nbits]
 """

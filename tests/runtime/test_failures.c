@@ -309,7 +309,7 @@ static void test_forked_child_is_refused(void) {
   toy_end(&t);
 }
 
-/* What no run may answer is the device's fault, never that of the request's data. */
+/* A status that no run may answer is the device's fault, never that of the request's data. */
 static void test_odd_answers_of_a_device_end_the_session(void) {
   static const int32_t odd[] = {OPIPE_PENDING, 77, -99, OPIPE_E_CANCELLED};
   for (size_t i = 0; i < OPI_COUNT(odd); ++i) {

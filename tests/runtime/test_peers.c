@@ -117,7 +117,7 @@ static void check_good(side *sides, uint32_t i) {
     OPI_ASSERT(toy_check(&sides[k].t, &sides[k].r[i]));
 }
 
-/* ---- what comes out where ---- */
+/* ---- places of outputs ---- */
 
 static void test_outputs_are_where_they_are_made(void) {
   for (uint32_t first = 0; first < SIDES; ++first) {
@@ -313,7 +313,7 @@ static void test_a_call_that_only_one_makes(void) {
   close_sides(sides, 0);
 }
 
-/* What is not finished when a session goes ends in the other too. */
+/* Requests that are not finished when a session goes end in the other too. */
 static void test_one_is_closed_early(void) {
   static side sides[SIDES];
   opipe_error err = OPIPE_ERROR_INIT;
@@ -377,7 +377,7 @@ static void test_driven_by_the_host(void) {
   close_sides(sides, 0);
 }
 
-/* ---- what cannot be ---- */
+/* ---- impossible sessions ---- */
 
 static void test_refusals(void) {
   static const bool half[RANKS] = {true, true, false, false};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What threads see of requests that others end, as fast as they can: the memory of one that is over
- * is another request's at once, and nobody who was in its end touches it any more; where one of a
- * stream has failed, the stream is broken for those behind it.
+/* Requests as seen by threads while others end them as fast as they can: the memory of a finished
+ * request is another request's at once, and nobody who was in its end touches it any more; where
+ * one of a stream has failed, the stream is broken for those behind it.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -183,7 +183,7 @@ static void test_a_reason_is_copied_whole(void) {
     }
     opi_request_close_fate(&r.request);
     const opipe_error late = reason_at(0);
-    OPI_ASSERT(!opi_request_fail_at(&r.request, 0, &late)); /* what was told stays */
+    OPI_ASSERT(!opi_request_fail_at(&r.request, 0, &late)); /* the reported error stays */
     open_again(&r);
   }
   atomic_store(&r.stop, 1);

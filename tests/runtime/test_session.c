@@ -231,7 +231,7 @@ static void test_idle_shapes_make_room(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   if (!open_toy(&free_toy, &plan, &params))
     return;
-  for (uint32_t turn = 0; turn < 2; ++turn) { /* what one such shape takes, and two */
+  for (uint32_t turn = 0; turn < 2; ++turn) { /* memory of one such shape, and of two */
     OPI_ASSERT(toy_round(&free_toy, 10, 11 - turn, 1, 0));
     for (uint32_t r = 0; r < 3; ++r) {
       const uint64_t total = total_of(&free_toy, r);

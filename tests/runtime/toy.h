@@ -29,8 +29,7 @@ enum {
   TOY_OUTPUTS = 7
 };
 
-/* What the toy backend does besides computing. Set before the session is opened, but for the
- * counters. */
+/* Faults of the toy backend. Set before the session is opened, but for the counters. */
 typedef struct toy_faults {
   const char *fail_node; /* the run of the program that holds this node fails */
   uint32_t fail_at;      /* at its nth run (1: the first); 0: never */

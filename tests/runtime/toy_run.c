@@ -92,7 +92,7 @@ void toy_release(toy_request *r) {
   memset(r, 0, sizeof *r);
 }
 
-/* ---- what must come out ---- */
+/* ---- expected results ---- */
 
 static float *chain(const toy *t, const toy_request *r, uint32_t last) {
   const size_t n = (size_t)(r->rows * r->seq) * TOY_WIDTH;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ends the process, tried in a child. */
+/* Code that ends the process, tried in a child. */
 #ifndef OPIPE_TEST_APART_H_
 #define OPIPE_TEST_APART_H_
 

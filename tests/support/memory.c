@@ -19,7 +19,7 @@ typedef struct block_head {
   uint64_t mark;
   size_t size;
   size_t align;
-  void *start; /* what malloc returned */
+  void *start; /* as malloc returned it */
 } block_head;
 
 static block_head *head_of(void *ptr) {

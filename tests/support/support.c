@@ -69,6 +69,10 @@ bool opi_test_is_sanitized(void) {
   return what != NULL && what[0] != '\0';
 }
 
+size_t opi_test_sparse(size_t n) {
+  return opi_test_is_sanitized() ? 2 * n : n;
+}
+
 /* A test function in which no assertion ran cannot fail. Returns how many there are. */
 static unsigned count_silent(const CU_pSuite suite) {
   unsigned n_silent = 0;

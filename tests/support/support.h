@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every test of ours needs on top of CUnit: a main, skipping that is seen, comparisons of
+/* Helpers that every test needs on top of CUnit: a main, skipping that is seen, comparisons of
  * tensors that say where they fail, files and folders, and memory that fails when told to.
  *
  * One executable per source file:
@@ -95,6 +95,8 @@ bool opi_test_is_cover(void);
 bool opi_test_covers(size_t i, size_t n);
 /* n cases of which every `n_th` is in a cover: how many are run. */
 size_t opi_test_covered(size_t n, size_t n_th);
+/* n; 2 n in a sanitized build, for a test that runs on the optimized build too (label=twice). */
+size_t opi_test_sparse(size_t n);
 /* Is this build, or that of the command under test, sanitized? Everything takes many times as long
  * then. */
 bool opi_test_is_sanitized(void);

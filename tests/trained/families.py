@@ -56,7 +56,7 @@ SMALL = {
 }
 PARTS = ("text_config", "vision_config", "audio_config")
 DEFAULTS = {"use_cache": False}
-# What the generic numbers do not fit.
+# Configurations of families that the generic numbers do not fit.
 OWN = {
     "swin": {"num_heads": [2, 4], "patch_size": 4, "window_size": 4, "image_size": 32, "depths": [2, 2]},
     "swinv2": {"num_heads": [2, 4], "patch_size": 4, "window_size": 4, "image_size": 32, "depths": [2, 2]},

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
 """An initializer is one parameter, wherever it lives: in the body of a Loop, in a branch of an If
-inside of it, in a function that is called twice, in an external file. What training makes of it is
-PyTorch's, and --save-model writes it where it is. And the other way round: an Identity that means a
-tie stays one, numbers of operators are not trained."""
+inside of it, in a function that is called twice, in an external file. Training treats it as PyTorch
+does, and --save-model writes it where it is. And the other way round: an Identity that means a tie
+stays one, numbers of operators are not trained."""
 import json
 import os
 import sys

@@ -285,7 +285,7 @@ def check_without_numbers(count, folder):
 
 
 def report_loss(path, nodes, arrays):
-    """Of a graph from ids [S] to its own loss."""
+    """A model of a graph from ids [S] to its own loss."""
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [S])
     loss = helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])
     graph = helper.make_graph(nodes, "loss", [ids], [loss], [numpy_helper.from_array(a, n) for n, a in arrays.items()])

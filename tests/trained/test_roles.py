@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
-"""What a constant is follows from where it is read, whatever its name: numbers of operators, means of
-images, one-element parameters in functions of their own, norms without weights, buffers that repeat;
-what the file's nodes tell of lost names; merged parameters; patterns of --trainable."""
+"""The role of a constant follows from where it is read, whatever its name: numbers of operators,
+means of images, one-element parameters in functions of their own, norms without weights, buffers
+that repeat; lost names that the file's nodes tell; merged parameters; patterns of --trainable."""
 import json
 import os
 import sys
@@ -152,7 +152,7 @@ def xielu():
 
 
 def folded():
-    """What an exporter computed of one-element parameters."""
+    """Constants that an exporter computed from one-element parameters."""
     net = Net()
     net.layer("h.0.fc")
     net.act("Mul", net.value("softplus", one(0.83698255, 1), False, True))

@@ -44,7 +44,11 @@ OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices) OPIPE_STRIDE_(descriptions
 OPIPE_INIT_(opipe_plan_params, OPIPE_STRIDE_(devices))
 #endif
 OPIPE_INIT_(opipe_link_description, own.thread_rule = 1;)
+#if OPIPE_TARGET_MINOR >= 5
+OPIPE_INIT_(opipe_session_params, OPIPE_STRIDE_(devices) own.spin_us = UINT32_MAX;)
+#else
 OPIPE_INIT_(opipe_session_params, own.spin_us = UINT32_MAX;)
+#endif
 OPIPE_INIT_(opipe_submit_params, own.io_stride = (uint32_t)sizeof *own.inputs;)
 OPIPE_INIT_(opipe_order_params, )
 OPIPE_INIT_(opipe_play_params, OPIPE_STRIDE_(stages))
@@ -75,6 +79,7 @@ OPIPE_INIT_(opipe_read_params, OPIPE_STRIDE_(tensors))
 OPIPE_INIT_(opipe_team_params, )
 OPIPE_INIT_(opipe_team_info, )
 OPIPE_INIT_(opipe_gather_params, own.timeout_ns = UINT64_MAX;)
+OPIPE_INIT_(opipe_share_params, )
 #endif
 #undef OPIPE_STRIDE_
 #undef OPIPE_INIT_

@@ -58,7 +58,6 @@ extern "C" {
 
 typedef struct opipe_context opipe_context;
 typedef struct opipe_model opipe_model;
-typedef struct opipe_plan opipe_plan;
 typedef struct opipe_session opipe_session;
 typedef struct opipe_order opipe_order;
 
@@ -99,81 +98,6 @@ enum { OPIPE_FORMAT_TEXT = 0, OPIPE_FORMAT_JSON = 1 };
 /* Kind of the file to be written. MODEL: another state of the model, which may replace its file. */
 enum { OPIPE_TARGET_OTHER = 0, OPIPE_TARGET_MODEL = 1 };
 #endif
-
-/* ---- plans ---- */
-
-enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
-
-typedef struct opipe_plan_params {
-  uint32_t struct_size;
-  uint32_t n_stages; /* 0: as many as there are devices, or 1 */
-  const opipe_device_choice
-      *devices; /* one per rank, in order; if fewer than ranks, the last repeats; none: "cpu" */
-  uint32_t n_devices;
-  uint32_t devices_stride; /* bytes from device to device */
-  uint32_t n_microbatches; /* per request; training: per mini-batch, over all replicas; 0: 1 */
-  uint32_t replicas;     /* data-parallel copies of the whole pipeline. They share the micro-batches
-                            of a request; in inference with fewer micro-batches than copies they
-                            take requests in turn. 0: 1 */
-  const char *schedule;  /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
-  const char *cut;       /* tensors by boundary, with the stages they are for: "t1,t2:c1+c2;t3"; '\'
-                            quotes; NULL: the library chooses */
-  const char *batch_dim; /* free dimensions that micro-batches split, "a" or "a,b", all of one
-                            length; NULL: the first dimension of every input that has as many rows
-                            as the first input, as far as the graph carries it */
-  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
-  uint32_t depth;        /* slots of a boundary tensor, 0: 2; more for tensors that skip stages */
-  uint32_t cost;         /* OPIPE_COST_* */
-  uint32_t flags;        /* OPIPE_PLAN_* */
-  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
-  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
-  const opipe_train_options *train; /* makes a plan for training; the model must have been bound
-                                       with OPIPE_BIND_TRAIN; NULL: a plan for inference */
-  const opipe_order_costs *costs;   /* stage times in milliseconds that replace the estimate from
-                                       the nodes; comm must be 0: the transport states it. They do
-                                       not decide the cut. NULL: none */
-  /* [n_stage_replicas] Replicas of each stage (or each rank of the schedule), on ranks of their
-   * own, which split each micro-batch between them. Only for schedules with one replica of each
-   * stage. n 0: `replicas` applies. Plans for inference that use it keep no states; up to 1.2
-   * they accepted only 1 for each. */
-  const uint32_t *stage_replicas;
-  uint32_t n_stage_replicas;
-  uint32_t reserved; /* 0 */
-#if OPIPE_TARGET_MINOR >= 1
-  const opipe_device_description *descriptions; /* of `devices`; no plugin is asked. NULL: ask */
-  uint32_t n_descriptions, descriptions_stride; /* 0 or n_devices; bytes from one to the next */
-  const opipe_link_description *link; /* of `transport`; its plugin is not asked. NULL: ask */
-  /* Devices and links as text (guide: clusters), borrowed, or NULL. A text that has a link
-   * excludes `transport`. */
-  const void *cluster;
-  uint64_t cluster_bytes;
-  const char *cluster_name; /* for messages; NULL: "the cluster" */
-#endif
-#if OPIPE_TARGET_MINOR >= 2
-  const opipe_state_pair *states; /* [n_states] state kept by streams (state.h); only for inference
-                                     with one micro-batch per request and no token slices */
-  uint32_t n_states, states_stride; /* bytes from pair to pair */
-  uint32_t n_streams; /* streams whose states count in the plan's bytes and caps; 0: none */
-  uint32_t reserved2; /* 0 */
-#endif
-} opipe_plan_params;
-enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };
-
-typedef struct opipe_plan_info {
-  uint32_t struct_size;
-  uint32_t n_ranks;
-  uint32_t n_stages;
-  uint32_t n_microbatches;
-  double request_ns;  /* simulated time of one request, or mini-batch, running alone */
-  double interval_ns; /* simulated time between requests of a stream, or between mini-batches */
-  double bound_ns;    /* lower bound on interval_ns */
-#if OPIPE_TARGET_MINOR >= 3
-  /* flops: the model's operations in one request or mini-batch, forward and backward, without
-   * recomputation. utilisation: flops divided by what the plan's devices could do in interval_ns
-   * at their nominal rates. 0: not known (a plan that was read carries no rates). */
-  double flops, utilisation;
-#endif
-} opipe_plan_info;
 
 /* ---- the table ---- */
 
@@ -647,6 +571,16 @@ typedef struct opipe_api {
   /* Every process calls it before each step; steps rise, numbered alike everywhere. *out_what: what
    * all do before this step, or 0. Waits only for an agreement. Errors: INVALID; PEER. */
   opipe_status (*team_step)(opipe_team *team, uint64_t step, uint32_t *out_what, opipe_error *err);
+  /* Collective, in the order of plan_make's calls: gives all processes the plan that process 0 has
+   * made (from a file, a strategy), each for its own model, or process 0's refusal. Errors: as
+   * plan_read, the same for all; PEER. */
+  opipe_status (*plan_share)(opipe_model *model, const opipe_share_params *params,
+                             opipe_plan **out_plan, opipe_error *err);
+  /* *out_needed 1: a rank here reads input (or labels) `name`, in the plan's own shape, or its
+   * value decides shapes; 0: `data` of its tensor may be NULL, its shape must be given. Errors:
+   * NOTFOUND. [any-thread] */
+  opipe_status (*session_needs)(opipe_session *session, const char *name, uint32_t *out_needed,
+                                opipe_error *err);
 #endif
 } opipe_api;
 

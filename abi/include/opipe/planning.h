@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer profiles of models, and planners that use them; part of host.h (guide: planners).
+/* Plans, layer profiles of models, and planners that use them; part of host.h (guide: planners).
  *
  *   profile_of_model, _of_arch, _read -> strategy_make (a planner, on a cluster) -> strategy_play
  *                                                                                -> strategy_plan
@@ -21,13 +21,16 @@
 #ifndef OPIPE_PLANNING_H
 #define OPIPE_PLANNING_H
 
+#include "simulate.h"
+#include "state.h"
+#include "team.h"
 #include "train.h"
-#include "types.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
+typedef struct opipe_plan opipe_plan;
 typedef struct opipe_profile opipe_profile;
 typedef struct opipe_strategy opipe_strategy;
 
@@ -39,6 +42,105 @@ typedef struct opipe_device_choice {
   uint32_t index;
   uint32_t threads; /* 0: backend's choice */
 } opipe_device_choice;
+
+/* ---- plans ---- */
+
+enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
+
+typedef struct opipe_plan_params {
+  uint32_t struct_size;
+  uint32_t n_stages; /* 0: as many as there are devices, or 1 */
+  const opipe_device_choice
+      *devices; /* one per rank, in order; if fewer than ranks, the last repeats; none: "cpu" */
+  uint32_t n_devices;
+  uint32_t devices_stride; /* bytes from device to device */
+  uint32_t n_microbatches; /* per request; training: per mini-batch, over all replicas; 0: 1 */
+  uint32_t replicas;     /* data-parallel copies of the whole pipeline. They share the micro-batches
+                            of a request; in inference with fewer micro-batches than copies they
+                            take requests in turn. 0: 1 */
+  const char *schedule;  /* "gpipe", "name:key=value,..."; NULL: "gpipe" */
+  const char *cut;       /* tensors by boundary, with the stages they are for: "t1,t2:c1+c2;t3"; '\'
+                            quotes; NULL: the library chooses */
+  const char *batch_dim; /* free dimensions that micro-batches split, "a" or "a,b", all of one
+                            length; NULL: the first dimension of every input that has as many rows
+                            as the first input, as far as the graph carries it */
+  uint64_t memory_bytes; /* cap of every device that has none of its own; 0: none */
+  uint32_t depth;        /* slots of a boundary tensor, 0: 2; more for tensors that skip stages */
+  uint32_t cost;         /* OPIPE_COST_* */
+  uint32_t flags;        /* OPIPE_PLAN_* */
+  uint32_t n_ranks;      /* 0: as the schedule's layout needs */
+  const char *transport; /* "id" or "id:key=value,...", NULL: "local" */
+  const opipe_train_options *train; /* makes a plan for training; the model must have been bound
+                                       with OPIPE_BIND_TRAIN; NULL: a plan for inference */
+  const opipe_order_costs *costs;   /* stage times in milliseconds that replace the estimate from
+                                       the nodes; comm must be 0: the transport states it. They do
+                                       not decide the cut. NULL: none */
+  /* [n_stage_replicas] Replicas of each stage (or each rank of the schedule), on ranks of their
+   * own, which split each micro-batch between them. Only for schedules with one replica of each
+   * stage. n 0: `replicas` applies. Plans for inference that use it keep no states; up to 1.2
+   * they accepted only 1 for each. */
+  const uint32_t *stage_replicas;
+  uint32_t n_stage_replicas;
+  uint32_t reserved; /* 0 */
+#if OPIPE_TARGET_MINOR >= 1
+  const opipe_device_description *descriptions; /* of `devices`; no plugin is asked. NULL: ask */
+  uint32_t n_descriptions, descriptions_stride; /* 0 or n_devices; bytes from one to the next */
+  const opipe_link_description *link; /* of `transport`; its plugin is not asked. NULL: ask */
+  /* Devices and links as text (guide: clusters), borrowed, or NULL. A text that has a link
+   * excludes `transport`. */
+  const void *cluster;
+  uint64_t cluster_bytes;
+  const char *cluster_name; /* for messages; NULL: "the cluster" */
+#endif
+#if OPIPE_TARGET_MINOR >= 2
+  const opipe_state_pair *states; /* [n_states] state kept by streams (state.h); only for inference
+                                     with one micro-batch per request and no token slices */
+  uint32_t n_states, states_stride; /* bytes from pair to pair */
+  uint32_t n_streams; /* streams whose states count in the plan's bytes and caps; 0: none */
+  uint32_t reserved2; /* 0 */
+#endif
+#if OPIPE_TARGET_MINOR >= 5
+  /* A team makes one plan: all its processes make the call, with the same params and the same
+   * model. Each tells of the devices of its own ranks, as it sees them (its own `devices`, of which
+   * index OPIPE_NONE is its local rank modulo the devices that it has); process 0 makes the plan,
+   * and all get it, or the same refusal. One such call at a time. NULL: this process alone. */
+  opipe_team *team;
+  const uint32_t *places; /* [n_places] with team: process of each rank, each with one at least;
+                             n_places 0: ranks are dealt out in blocks of one size */
+  uint32_t n_places;
+  uint32_t reserved3; /* 0 */
+#endif
+} opipe_plan_params;
+enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };
+
+typedef struct opipe_plan_info {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  uint32_t n_stages;
+  uint32_t n_microbatches;
+  double request_ns;  /* simulated time of one request, or mini-batch, running alone */
+  double interval_ns; /* simulated time between requests of a stream, or between mini-batches */
+  double bound_ns;    /* lower bound on interval_ns */
+#if OPIPE_TARGET_MINOR >= 3
+  /* flops: the model's operations in one request or mini-batch, forward and backward, without
+   * recomputation. utilisation: flops divided by what the plan's devices could do in interval_ns
+   * at their nominal rates. 0: not known (a plan that was read carries no rates). */
+  double flops, utilisation;
+#endif
+} opipe_plan_info;
+
+#if OPIPE_TARGET_MINOR >= 5
+/* A plan that process 0 has made, for all processes of a team. */
+typedef struct opipe_share_params {
+  uint32_t struct_size;
+  int32_t refused; /* process 0: OPIPE_OK, or why there is no plan; others: OPIPE_OK */
+  opipe_team *team;
+  opipe_plan *plan;   /* process 0's; NULL with `refused`, and of others */
+  const char *reason; /* with `refused`: why */
+} opipe_share_params;
+#endif
+
+/* ---- profiles ---- */
 
 /* NODES: every node is a layer; otherwise each repeated block is one layer, and the nodes before
  * and after the blocks are cut at narrow places. WHOLE: if the model's batch cannot be cut, the

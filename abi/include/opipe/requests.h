@@ -53,6 +53,17 @@ enum {
                                 have one; programs take a little longer */
 };
 
+#if OPIPE_TARGET_MINOR >= 5
+/* What a process has in place of the device of the plan, for one of its ranks. */
+typedef struct opipe_rank_device {
+  uint32_t rank;
+  uint32_t index;        /* of the backend's devices here; OPIPE_NONE: the plan's */
+  uint32_t threads;      /* 0: the plan's */
+  uint32_t reserved;     /* 0 */
+  uint64_t memory_bytes; /* 0: the plan's */
+} opipe_rank_device;
+#endif
+
 typedef struct opipe_session_params {
   uint32_t struct_size;
   uint32_t threads;       /* OPIPE_THREADS_LIBRARY | _HOST */
@@ -73,6 +84,13 @@ typedef struct opipe_session_params {
                        local_ranks, process w of W runs ranks w * P / W to (w + 1) * P / W - 1 of P.
                        A process that refuses is the answer for all; one that fails later fails the
                        session everywhere. NULL: none */
+  /* With team: sessions of one name meet, so that several can be open, and be opened by different
+   * threads in different order; at most 40 bytes. NULL: the fingerprint of the plan's model and how
+   * many of this team's sessions had it before. */
+  const char *name;
+  const char *transport_options; /* in place of those of the plan's transport; NULL: the plan's */
+  const opipe_rank_device *devices; /* [n_devices] facts of this machine, outside the plan's hash */
+  uint32_t n_devices, devices_stride; /* bytes from one to the next */
 #endif
 } opipe_session_params;
 

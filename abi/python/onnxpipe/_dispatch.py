@@ -19,15 +19,15 @@ from ._handles import destroy
 from ._library import FOREVER, SLICE, Library, forks, guard_fork
 
 T = TypeVar("T")
-# Deadlines and the watchdog need somebody who asks: at the latest after so long. Seconds.
+# Longest time between two polls, in seconds: deadlines and the watchdog are noticed only when somebody asks.
 _ASK = 1.0
 _ANY = 2**32 - 1  # OPIPE_NONE: the descriptor of all requests
 
 
 class Request(Future[T], Generic[T]):
-    """A request, or training step, that was submitted: a concurrent.futures.Future, and awaitable.
+    """A submitted request or training step: a concurrent.futures.Future, and awaitable.
 
-    `result()` of a request is a dict of outputs, of a step its Step. Whatever it reads is kept until it has finished.
+    `result()` of a request is a dict of outputs, that of a step its Step. Arrays that it reads are kept until it has finished.
     """
 
 
@@ -43,8 +43,8 @@ class Request(Future[T], Generic[T]):
         self._flushing: Optional[threading.Lock] = None  # of training steps: who waits has the library flush
 
     def cancel(self) -> bool:
-        """Asks for its end: True where it is accepted. What no rank has begun ends at once, other requests when the ranks have passed
-        them; a training step only before it has begun. It then counts as cancelled, unless it was done before."""
+        """Asks for cancellation; True if it is accepted. Work that no rank has begun ends at once, other requests when the ranks have
+        passed them; a training step can be cancelled only before it begins. It then counts as cancelled, unless it was done before."""
         guard_fork(self._made_at, "this request")
         if self.done():
             return self.cancelled()
@@ -59,14 +59,14 @@ class Request(Future[T], Generic[T]):
         return bool(status >= 0)
 
     def result(self, timeout: Optional[float] = None) -> T:
-        """Waits for it, at most `timeout` seconds. Raises how it failed; concurrent.futures.TimeoutError when it still goes on."""
+        """Waits at most `timeout` seconds. Raises the failure of the request, or concurrent.futures.TimeoutError if it still runs."""
         self._may_wait()
         self._flush(timeout)
         found: T = super().result(timeout)
         return found
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """Waits likewise; None where it has succeeded."""
+        """Waits as result() does; None if the request succeeded."""
         self._may_wait()
         self._flush(timeout)
         return super().exception(timeout)

@@ -25,13 +25,13 @@ def read(value: Any) -> Tuple[Any, Any]:
     """(an opipe_tensor *, what keeps its memory) of an object with `__dlpack__`. Nothing is copied: a DLTensor has that layout.
     The capsule is not consumed: it lets go of the memory when it is collected itself."""
     device, _ = value.__dlpack_device__()
-    # Of a CUDA producer: whatever it has to do for us is put into the default stream.
+    # A CUDA producer queues the work that we must wait for in the default stream.
     capsule = value.__dlpack__(stream=1) if device == CUDA else value.__dlpack__()
     address = _pointer(capsule, _NAME)
     return ffi().cast("opipe_tensor *", address), (capsule, value)
 
 
-# Those that consumers have not given back, by address.
+# Tensors that consumers have not given back, by address.
 _lent: Dict[int, Any] = {}
 
 

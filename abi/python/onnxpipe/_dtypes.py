@@ -55,7 +55,7 @@ class DType(NamedTuple):
     array: Optional["np.dtype[Any]"]
 
     def n_bytes(self, n_elements: int) -> int:
-        """Of so many dense elements, packed ones too."""
+        """Bytes of that many dense elements, packed types included."""
         return (n_elements * self.bits + 7) // 8
 
 

@@ -7,12 +7,12 @@ from typing import Dict, Type
 
 
 class Error(Exception):
-    """The library refused or failed. `str()` of it names the thing and, where there are two, both numbers.
+    """The library refused or failed. `str()` of it names the thing and both numbers.
 
     status:  the number of opipe/abi.h, -1 (INVALID) to -13 (INTERNAL)
     message: the library's text
-    domain:  whose code `native` is: 0 nobody's, 1 errno, 2 CUDA, ... (OPIPE_DOMAIN_*)
-    native:  that code
+    domain:  origin of `native`: 0 none, 1 errno, 2 CUDA, ... (OPIPE_DOMAIN_*)
+    native:  the code itself
     """
 
     status = 0

@@ -110,7 +110,7 @@ def _free(torch: Any, value: Any) -> Any:
 
 
 class _quiet:
-    """What exporters say on the way is theirs."""
+    """Silences the warnings of exporters."""
 
     def __enter__(self) -> None:
         self._caught = warnings.catch_warnings()

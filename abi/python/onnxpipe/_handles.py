@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all objects of the package share: a handle of the library, closed once, by hand or when it is not used any more."""
+"""The base of all objects of the package: a handle of the library, closed once, by hand or when it is no longer used."""
 from __future__ import annotations
 
 import collections
@@ -13,7 +13,7 @@ from ._library import Library, forks, guard_fork, inside_callback
 
 Own = TypeVar("Own", bound="Handle")
 
-# Handles to be destroyed, which a garbage collection inside a callback found: the library allows it only outside.
+# Handles that a garbage collection inside a callback found: the library lets them be destroyed only outside callbacks.
 _later: Deque[Tuple[Library, str, Any, int]] = collections.deque()
 
 
@@ -67,7 +67,7 @@ class Handle:
         return self._pointer is None
 
     def close(self) -> None:
-        """Lets go of it. What was made from it stays usable."""
+        """Releases the object. Objects made from it stay usable."""
         self._pointer = None
         self._finalizer()
 

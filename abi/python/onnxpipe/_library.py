@@ -20,7 +20,7 @@ from ._errors import BY_STATUS, Error, NotFoundError, StateError
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 FOREVER = 2**64 - 1
-# A wait inside C ends after so long, so that Python can look at its signals: Ctrl-C works. Nanoseconds.
+# Longest wait inside C, in nanoseconds: Python looks at its signals in between, so Ctrl-C works.
 SLICE = 100_000_000
 
 _lock = threading.Lock()
@@ -123,7 +123,7 @@ def find() -> str:
 
 class Library:
     """A libonnxpipe.so in this process: `Library()` is the package's own, `Library(path)` another one, of the same or a later
-    version. Several may be used at the same time, each with contexts of its own. One that was opened before is the same object's.
+    version. Several may be used at the same time, each with contexts of its own. Opening a path again gives the same object.
 
     path:    as it was opened
     version: "MAJOR.MINOR.PATCH" of the product
@@ -154,7 +154,7 @@ class Library:
         return own
 
     def check(self, status: int, error: Any) -> int:
-        """The status, where it is no failure; else raises the exception of its kind."""
+        """Returns the status, or raises its exception if it is a failure."""
         if status >= 0:
             return status
         raise self.failure(status, error)
@@ -175,8 +175,8 @@ class Library:
         return out[0]
 
     def struct(self, kind: str, **fields: Any) -> Any:
-        """A params or info struct: size and strides set, all else as given, or 0. It keeps what its fields point to. Raises with the
-        field's name."""
+        """A params or info struct with size and strides set and other fields as given, or 0. It keeps alive the objects that its fields
+        point to. Errors name the field."""
         made = self.ffi.new(kind + " *")
         known = dict(self.ffi.typeof(kind).fields)
         if "struct_size" in known:
@@ -194,14 +194,14 @@ class Library:
         return made
 
     def text(self, function: str, *arguments: Any) -> bytes:
-        """What a function writes to a sink: its last arguments are sink, context and error."""
+        """The text that a function writes to a sink: its last arguments are sink, context and error."""
         parts: List[bytes] = []
         handle = self.ffi.new_handle(parts)
         self.call(function, *arguments, self.sink, handle)
         return b"".join(parts)
 
     def string(self, value: "str | bytes | os.PathLike[str] | None", what: str) -> Any:
-        """A C string, to be kept while it is used; NULL for None."""
+        """A C string, valid while the result is kept; NULL for None."""
         if value is None:
             return self.ffi.NULL
         if not isinstance(value, (str, bytes, os.PathLike)):
@@ -212,7 +212,7 @@ class Library:
         return self.ffi.new("char[]", data)
 
     def plain(self, value: Any) -> Optional[str]:
-        """A C string as one of Python's; None for NULL."""
+        """The Python string of a C string; None for NULL."""
         return None if value == self.ffi.NULL else self.ffi.string(value).decode("utf-8", "replace")
 
 
@@ -232,7 +232,7 @@ def _open(own: Library, where: str) -> Library:
     own._error_size = declarations.sizeof("opipe_error")
     view = declarations.new("opipe_view *")
     view.struct_size = declarations.sizeof("opipe_view")
-    # No fingerprints of structs: nothing was compiled, cdef.h is of one version of the headers.
+    # Fingerprints of structs are not checked: nothing was compiled, and cdef.h is of one version of the headers.
     view.abi_major, view.abi_minor = own.dl.OPIPE_ABI_MAJOR, own.dl.OPIPE_ABI_MINOR
     found, error = declarations.new("const opipe_api **"), own.error()
     try:

@@ -35,15 +35,15 @@ def bytes_of(size: Union[int, str, None], what: str) -> int:
 
 
 class Context(Handle):
-    """What models and sessions live in: plugins, budgets of devices, cores. Without one the library's own is used.
+    """Plugins, budgets of devices and cores of the models and sessions made in it. Objects that name none share a default context.
 
     plugin_paths: files or folders that are searched first
-    budgets:      {("cpu", 0): bytes or "300MiB"}: what all sessions together may take of a device
-    cores:        how many of the machine's may be used; 0: all that this process is allowed
+    budgets:      {("cpu", 0): bytes or "300MiB"}: the most that all sessions together may take of a device
+    cores:        most cores to use; 0: all that this process is allowed
     log:          called with (level, message), level 0 error to 3 debug, on any thread; None: warnings go to standard error.
-                  An exception of it is shown (sys.unraisablehook), and nothing else happens
+                  An exception that it raises is only shown (sys.unraisablehook)
     log_level:    messages above it are dropped
-    library:      whose context it is; None: the package's own
+    library:      the Library to make it in; None: the package's own
     """
 
     _what = "context"
@@ -119,8 +119,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """An input or output. shape: numbers, -1 where a dimension is free; dims: its names, None where it has none; index_limit: the
-    values of an integer input index extents no smaller than this, 0: not known."""
+    """An input or output.
+
+    shape: numbers; -1 for a free dimension
+    dims:  names of dimensions; None for one without a name
+    index_limit: smallest extent that values of an integer input index; 0: not known
+    """
 
     name: str
     dtype: str
@@ -141,8 +145,8 @@ def is_model_proto(source: Any) -> bool:
 class Model(Handle):
     """A model, from a path, the bytes of a file, or an onnx.ModelProto. Weights of a file stay in it, and bytes are not copied.
 
-    base_dir: with bytes or a ModelProto, where external data lies; None: there is none
-    memory:   how much host memory the graph may take (bytes, or "1GiB"); None: 64 MiB and 16 times what the file has beside tensors
+    base_dir:   folder of the external data of bytes or a ModelProto; None: it has none
+    memory:   how much host memory the graph may take (bytes, or "1GiB"); None: 64 MiB, and 16 bytes for each byte beside tensors
     """
 
     _what = "model"
@@ -181,7 +185,7 @@ class Model(Handle):
 
     @property
     def bound(self) -> bool:
-        """Whether every dimension is a number."""
+        """Whether every dimension has a number."""
         return bool(self._info.bound)
 
     @property
@@ -195,17 +199,17 @@ class Model(Handle):
 
     @property
     def flops(self) -> float:
-        """Of one request of a bound model."""
+        """Floating-point operations of one request; the model must be bound."""
         return float(self._info.flops)
 
     @property
     def inputs(self) -> List[TensorInfo]:
-        """In the file's order."""
+        """In the order of the file."""
         return self._tensors("model_input", self._info.n_inputs)
 
     @property
     def outputs(self) -> List[TensorInfo]:
-        """In the file's order."""
+        """In the order of the file."""
         return self._tensors("model_output", self._info.n_outputs)
 
     def _tensors(self, function: str, n: int) -> List[TensorInfo]:
@@ -222,7 +226,7 @@ class Model(Handle):
 
     @property
     def dims(self) -> Dict[str, int]:
-        """Of a bound model: the dimensions that were free, and their numbers."""
+        """The dimensions that were free, and their numbers; the model must be bound."""
         found: Dict[str, int] = {}
         own = self._library.struct("opipe_dim_info")
         for index in range(self._info.n_dims):
@@ -242,14 +246,14 @@ class Model(Handle):
         fuse: bool = True,
         dropout: Union[float, bool] = False,
     ) -> "Model":
-        """A model with a number for every dimension.
+        """A copy of the model with a number for every dimension.
 
         dims:     {"batch": 8, "seq": 128}, or {"input_ids.1": 128} for an unnamed one
-        pins:     inputs that have a value once and for all, copied
-        defaults: what is not given gets a number of the library's; False: that is refused by name
+        pins:     values of inputs that never change; copied
+        defaults: dimensions that are not given get the library's numbers; False: they are refused by name
         train:    for a plan with `training`
-        keep:     names of tensors that no fusion may swallow
-        dropout:  True: Dropout as the graph says; a number: every Dropout drops that ratio; False: none does
+        keep:     names of tensors that fusions must leave
+        dropout:  True: each Dropout's own ratio; a number: that ratio for all; False: no dropout
         """
         library, ffi = self._library, self._library.ffi
         names, held = _tensors.Names(), []  # type: ignore[var-annotated]
@@ -277,16 +281,16 @@ class Model(Handle):
         return own
 
     def describe(self) -> str:
-        """Inputs, outputs, dimensions, operators, parameters: for people."""
+        """Inputs, outputs, dimensions, operators and parameters, as text."""
         return self._library.text("model_describe", self._handle(), 0).decode()
 
     def to_dict(self) -> Dict[str, Any]:
-        """The same for programs."""
+        """The content of describe(), as a dict."""
         found: Dict[str, Any] = json.loads(self._library.text("model_describe", self._handle(), 1))
         return found
 
     def save(self, path: Path) -> None:
-        """Writes what was loaded as an ONNX file."""
+        """Writes the loaded model as an ONNX file."""
         self._library.call("model_write", self._handle(), self._library.string(path, "a path"))
 
     def __repr__(self) -> str:

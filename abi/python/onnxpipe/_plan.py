@@ -29,8 +29,14 @@ def choice(value: str, known: Sequence[str], what: str) -> int:
 
 @dataclass(frozen=True)
 class Device:
-    """Where a rank runs. kind: a backend's id; options: its "key=value,..."; memory: its cap in bytes, or "300MiB" (None: none);
-    index: which of its kind; threads: compute threads of the rank, 0: the backend's choice."""
+    """The device of a rank.
+
+    kind:    id of a backend
+    options: its "key=value,..."
+    memory:  cap in bytes, or "300MiB"; None: none
+    index:   number among the backend's devices
+    threads: compute threads of the rank; 0: the backend's choice
+    """
 
     kind: str = "cpu"
     options: Optional[str] = None
@@ -41,20 +47,22 @@ class Device:
 
 @dataclass(frozen=True)
 class Training:
-    """What a plan trains for.
+    """The loss, the optimizer, and the parameters to train.
 
     loss:       "cross-entropy" (logits [.., classes], labels of int64), "mse", "bce", or "output": a scalar of the graph
-    output:     the tensor it judges; None: the only scalar float output
+    output:     the tensor that the loss reads; None: the only scalar float output
     labels:     an input with labels or targets, of the graph or added
-    shift:      position t is judged by label t + 1; labels are given unshifted
-    ignore:     the label that does not count; smoothing: of labels, [0, 1)
+    shift:      position t is compared with label t + 1; labels are given unshifted
+    ignore:     the label that does not count
+    smoothing:  label smoothing, in [0, 1)
     optimizer:  "sgd", "adam", "adamw", with lr, momentum, betas, epsilon, decay (None: 0.01 for adamw, else 0)
     lr_schedule: "constant", "linear" or "cosine", to 0 at total_steps, after warmup_steps
-    clip_norm:  of all gradients together; 0: none
-    trainable, frozen: patterns of initializer names, with * and ?; no_decay: those that do not decay
+    clip_norm:  largest norm of all gradients together; 0: no clipping
+    trainable, frozen: patterns of initializer names, with * and ?
+    no_decay:   patterns of parameters without weight decay
     recompute:  "none", "stage", "block" or "attention"
     compute:    "fp32", "bf16" or "fp16" (with a dynamic loss scale): type of activations and products; parameters stay float32
-    seed:       of dropout
+    seed:       seed of dropout
     """
 
     loss: str = "output"
@@ -82,7 +90,7 @@ class Training:
     seed: int = 0
 
     def options(self, library: Library, names: _tensors.Names, keep: List[Any]) -> Any:
-        """opipe_train_options; `keep` gets what they point to."""
+        """The opipe_train_options; `keep` gets the objects that they point to."""
         ffi = library.ffi
         # The last match wins: what is frozen first, so that exceptions are spelled as trainable.
         globs = [(pattern, 0) for pattern in self.frozen] + [(pattern, 1) for pattern in self.trainable]
@@ -111,8 +119,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Pair:
-    """An output that is the same stream's input in its next request (keys and values of a decoder). capacity: elements of each of
-    its two buffers, 0: what the model is bound with."""
+    """An output that becomes an input of the same stream's next request (keys and values of a decoder).
+
+    capacity: elements of each of its two buffers; 0: as the model is bound
+    """
 
     output: str
     input: str
@@ -121,7 +131,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank, by what they are for; `cap` is None where there is none, `estimated` where the device cannot be asked."""
+    """Bytes of one rank by purpose. `cap` is None if the device has none; `estimated` is set if the device cannot be asked."""
 
     rank: int
     total: int
@@ -140,20 +150,21 @@ class RankMemory:
 
 
 class Plan(Handle):
-    """How a model runs as a pipeline. Shows itself in a notebook as a page: the order on each rank, the bytes, the cut.
+    """How a model runs as a pipeline. A notebook shows it as a page with the order on each rank, the bytes and the cut.
 
-    model:        a loaded model, which is bound to `dims` here, or a bound one
-    dims:         {"batch": 8, "seq": 128}; what is not given gets a number of the library's
+    model:     a bound model, or a loaded one, which is then bound to `dims`
+    dims:         {"batch": 8, "seq": 128}; other dimensions get the library's numbers
     stages:       0: as many as there are devices, or 1; ranks: 0: as the schedule needs
-    devices:      one for each rank, fewer: the last repeats; a Device, or a backend's id
+    devices:   a Device, or a backend's id, for each rank; the last one repeats
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
-    measured:     costs of nodes are measured here, not computed from rates
+    measured:  costs of nodes are measured on this machine, not computed from rates
     improve:      search for an order faster than the schedule's own
-    training:     what a Trainer trains for; None: for inference
-    states:       pairs that streams keep, streams: for how many of them memory is counted
-    cluster:      the text of a cluster of devices that need not be here
+    training:  loss, optimizer and parameters of a Trainer; None: a plan for inference
+    states:    pairs that streams keep
+    streams:   number of streams whose memory is counted
+    cluster:   text of a cluster, whose devices need not be present
     """
 
     _what = "plan"
@@ -231,7 +242,7 @@ class Plan(Handle):
 
     @classmethod
     def read(cls, model: Model, source: Union[Path, bytes]) -> "Plan":
-        """A plan that save() wrote, from its path or its bytes, for the model it was made for."""
+        """Reads a plan that save() wrote, from a path or bytes, for the same model."""
         if isinstance(source, (str, os.PathLike)):
             with open(source, "rb") as file:
                 data = file.read()
@@ -249,7 +260,7 @@ class Plan(Handle):
 
     @property
     def trains(self) -> bool:
-        """Whether it is a plan for training."""
+        """Whether the plan is for training."""
         return self._options is not None
 
     @property
@@ -280,14 +291,14 @@ class Plan(Handle):
         return float(self._info.bound_ns) / 1e9
 
     def memory(self, rank: int) -> RankMemory:
-        """What a rank needs, predicted."""
+        """Predicted memory of a rank."""
         info = self._library.struct("opipe_memory_info")
         self._library.call("plan_memory", self._handle(), rank, info)
         return RankMemory.of(info)
 
     @property
     def cut_tensors(self) -> List[Tuple[str, int, int]]:
-        """(tensor, from stage, to stage) of all that crosses."""
+        """(tensor, from stage, to stage) of every boundary tensor."""
         library, found = self._library, []  # type: ignore[var-annotated]
         name, stages = library.ffi.new("const char **"), library.ffi.new("uint32_t[2]")
         while True:
@@ -298,16 +309,16 @@ class Plan(Handle):
             found.append((library.plain(name[0]) or "", int(stages[0]), int(stages[1])))
 
     def describe(self) -> str:
-        """Stages, ranks, memory, times: for people."""
+        """Stages, ranks, memory and times, as text."""
         return self._library.text("plan_describe", self._handle(), 0).decode()
 
     def to_dict(self) -> Dict[str, Any]:
-        """The same for programs."""
+        """The content of describe(), as a dict."""
         found: Dict[str, Any] = json.loads(self._library.text("plan_describe", self._handle(), 1))
         return found
 
     def to_json(self) -> bytes:
-        """The plan itself: the same plan, the same bytes."""
+        """The plan as JSON; equal plans give equal bytes."""
         return self._library.text("plan_write", self._handle())
 
     def save(self, path: Path) -> None:
@@ -321,7 +332,7 @@ class Plan(Handle):
         return self._library.text("plan_annotate", self._handle())
 
     def play(self, form: str = "text") -> str:
-        """What the plan predicts, played: "text", "json", "trace" (for Perfetto), "svg" or "html"."""
+        """The predicted run, as "text", "json", "trace" (for Perfetto), "svg" or "html"."""
         params = self._library.struct("opipe_play_params")
         number = choice(form, ("text", "json", "trace", "svg", "html"), "the form")
         return self._library.text("plan_play", self._handle(), params, number).decode()

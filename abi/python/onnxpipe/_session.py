@@ -47,7 +47,7 @@ def _room(context: Any, index: int, tensor: Any, n_bytes: int, out: Any) -> int:
 
 @dataclass(frozen=True)
 class Trace:
-    """What ran when, one lane for each rank, measured and planned. Shows itself in a notebook."""
+    """A time line with one lane per rank, measured and planned. A notebook shows it."""
 
     chrome: str
     svg: str
@@ -67,7 +67,7 @@ class Trace:
 
 
 class Runner(Handle):
-    """What sessions for inference and for training share."""
+    """The base of sessions for inference and for training."""
 
     _what = "session"
 
@@ -210,7 +210,7 @@ class Runner(Handle):
         return found
 
     def memory(self, rank: int) -> RankMemory:
-        """What a rank takes, measured."""
+        """Measured memory of a rank."""
         info = self._library.struct("opipe_memory_info")
         self._library.call("session_memory", self._handle(), rank, info)
         return RankMemory.of(info)
@@ -223,7 +223,7 @@ class Runner(Handle):
         return {name: int(getattr(own, name)) for name in "n_ranks requests_done requests_failed shapes_compiled busy_ns".split()}
 
     def trace(self) -> Trace:
-        """Of the last request, once none is under way; of training, the last step."""
+        """Traces the last request, or training step. None may be under way."""
         read = [self._library.text("session_trace", self._handle(), form).decode() for form in (0, 1, 2)]
         return Trace(*read)
 
@@ -248,14 +248,14 @@ def nanoseconds(seconds: Optional[float], what: str) -> int:
 
 
 class Session(Runner):
-    """A plan's ranks at work on requests. Any thread may submit.
+    """Runs a plan on requests. Any thread may submit.
 
     in_flight:    requests under way before submit waits for room; 0: twice the stages
     max_shapes:   shapes that stay compiled; 0: 8
     watchdog:     seconds without progress after which the session ends; None: 60
-    check_finite: a NaN or infinity fails the request, naming the node
-    reference:    the plan's stages one after the other on the submitting thread
-    trace:        trace() has the devices' own clocks
+    check_finite: a NaN or infinity fails the request; the error names the node
+    reference: runs the plan's stages one after the other on the submitting thread
+    trace:     trace() takes times from the devices' own clocks
     """
 
     def __init__(
@@ -290,13 +290,13 @@ class Session(Runner):
         stream: int = 0,
         state: Optional["State"] = None,
     ) -> Outputs:
-        """One request, on this thread.
+        """Runs one request on this thread.
 
-        inputs:   arrays by name, of the model's types and of any shape that its free dimensions allow; of a model with one input
-                  the array alone
-        outputs:  dense arrays, by name, for results to be written to; others are new arrays
+        inputs:   arrays by name, of the model's types and of any shape that its free dimensions allow; the
+                  array alone if the model has one input
+        outputs:  dense arrays by name that results are written to; other results are new arrays
         deadline: seconds after which it fails with DeadlineError
-        state:    of the stream it belongs to
+        state:    State of the stream that the request belongs to
         """
         return self._run(  # type: ignore[no-any-return]
             REQUEST, inputs, outputs, deadline, lambda p, r: self._collect(p, r, outputs, self._output_names), self._fields(stream, state)
@@ -323,7 +323,7 @@ class Session(Runner):
         )
 
     async def arun(self, inputs: Inputs, **how: Any) -> Outputs:
-        """run() for a coroutine: neither waiting for room nor for the result holds up its event loop."""
+        """run() for a coroutine: waiting for room or for the result does not block the event loop."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -338,7 +338,7 @@ class Session(Runner):
 
     def stream(self, requests: Iterable[Inputs], *, deadline: Optional[float] = None, ahead: int = 0) -> Iterator[Outputs]:
         """Results of many requests, in their order, with as many under way as there is room for (`ahead` of them, if given). Ends
-        with the first that fails. What the iterable raises comes through when the results before it have been taken."""
+        at the first that fails. An exception of the iterable is raised once the results before it have been taken."""
         under_way: Deque[Request[Outputs]] = collections.deque()
         most = ahead or 2**30
         failure: Optional[BaseException] = None
@@ -383,11 +383,11 @@ class Session(Runner):
                 task.cancel()
 
     def state(self, capacities: Iterable[int] = ()) -> "State":
-        """The memory of a stream, of a plan with `states`; capacities: elements of each pair, none: the plan's."""
+        """A new stream's State, for a plan with `states`. capacities: elements of each pair; none: the plan's."""
         return State(self, capacities)
 
     def bind(self, inputs: Mapping[str, Array], outputs: Optional[Mapping[str, Array]] = None) -> "Bound":
-        """A request whose arrays are named once, for many runs: the least that a request costs."""
+        """A request whose arrays are named once, for many runs: the cheapest way to run requests."""
         return Bound(self, inputs, outputs)
 
 
@@ -401,8 +401,8 @@ async def _each(requests: Any) -> AsyncIterator[Any]:
 
 
 class Bound:
-    """Inputs and outputs of a session that stay where they are. `run()` reads the inputs as they are then and writes the outputs.
-    One thread at a time.
+    """A request whose inputs and outputs stay at fixed addresses. `run()` reads the inputs as they are then and writes the outputs.
+    Use it from one thread at a time.
 
     inputs, outputs: the arrays, by name
     """
@@ -450,7 +450,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class StateInfo:
-    """A pair of a state: capacity and elements are of each of its two buffers; stage: where it is kept."""
+    """A pair of a state. capacity, elements: of each of its two buffers; stage: the stage that keeps it."""
 
     output: str
     input: str
@@ -470,8 +470,8 @@ def _close_state(session: Session, pointer: Any, made_at: int) -> None:
 
 
 class State(Handle):
-    """What one stream keeps between its requests, on the devices. The first request, and the first after reset(), gives the input
-    of every pair; later ones do not."""
+    """The values that one stream keeps on the devices between its requests. The first request, and the first after reset(), gives
+    the input of every pair; later ones do not."""
 
     _what = "state"
 
@@ -488,11 +488,11 @@ class State(Handle):
         return super()._handle()
 
     def reset(self) -> None:
-        """As it was opened."""
+        """Empties the state, as when it was opened."""
         self._library.call("state_reset", self._handle())
 
     def copy_from(self, other: "State") -> None:
-        """Becomes what another state of the session is: one prompt, several answers."""
+        """Copies another state of the session: one prompt, several answers."""
         self._same_library(other)
         self._library.call("state_copy", self._handle(), other._handle())
 
@@ -502,7 +502,7 @@ class State(Handle):
         return info
 
     def info(self, index: int) -> StateInfo:
-        """Of pair `index` of the plan."""
+        """Describes pair `index` of the plan."""
         own = self._info(index)
         return StateInfo(
             self._library.plain(own.output) or "", self._library.plain(own.input) or "", int(own.n_elems), int(own.capacity),

@@ -17,8 +17,8 @@ ArrayLike = Any  # an array, an object with __dlpack__ (torch, ...), a Tensor, o
 
 
 class Tensor:
-    """Dense memory of an element type that numpy may not have. Takes part in DLPack, so that torch.from_dlpack(tensor) sees it
-    without a copy; `numpy()` is the array, where there is one.
+    """Dense memory of an element type that numpy may not have. It supports DLPack, so torch.from_dlpack(tensor) reads it without
+    a copy; `numpy()` is the array, if numpy has the type.
 
     dtype: its name, as "bfloat16"; shape: in elements; bits: numpy.uint8, all bytes of it
     """
@@ -37,7 +37,7 @@ class Tensor:
         return f"<onnxpipe.Tensor {self.dtype} {list(self.shape)}>"
 
     def numpy(self) -> Array:
-        """The same memory as an array. Raises UnsupportedError where numpy has no such type."""
+        """The same memory as an array. Raises UnsupportedError if numpy has no such type."""
         if self._dtype.array is None:
             raise UnsupportedError(
                 f"numpy has no {self.dtype}" + (": install ml_dtypes" if self._dtype.bits >= 8 else ", whose elements are packed")

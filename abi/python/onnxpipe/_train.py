@@ -24,13 +24,14 @@ POSITION = 4
 
 @dataclass(frozen=True)
 class Step:
-    """What a training step came to.
+    """The result of a training step.
 
     step:    mini-batches since training began, this one included
-    loss:    mean over the mini-batch's labels that count; count: what it was divided by
-    gradient_norm: of all gradients, before clipping
+    loss:    mean over the mini-batch's labels that count
+    count:   the divisor of that mean
+    gradient_norm: norm of all gradients, before clipping
     seconds: wall time
-    skipped: why it changed nothing: "overflow", "not finite", "held"; "" where it did
+    skipped: why no parameter changed: "overflow", "not finite", "held"; "" if they did
     """
 
     step: int
@@ -45,7 +46,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """loss and count as of a Step; outputs: what the loss judges, by name."""
+    """loss, count: as of a Step
+    outputs: the tensors that the loss reads, by name"""
 
     loss: float
     count: float
@@ -54,8 +56,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """shape: in elements; n_bytes: of the weight in its own type; copies: stage instances that hold it; gradient_norm: of the last
-    step, before clipping."""
+    """A parameter of a Trainer.
+
+    n_bytes: bytes of the weight in its own type
+    copies:  stage instances that hold it
+    gradient_norm: norm of its gradient in the last step, before clipping
+    """
 
     name: str
     dtype: str
@@ -69,7 +75,7 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class Clock:
-    """What continues a run besides parameters and moments."""
+    """Counters that, with parameters and moments, continue a run."""
 
     steps: int
     updates: int
@@ -78,8 +84,8 @@ class Clock:
 
 
 class Parameters(MutableMapping[str, Array]):
-    """Weights by initializer name: reading gives a new array of the initializer's type and shape, assigning changes every copy.
-    Both happen between steps."""
+    """Weights by initializer name. Reading gives a new array of the initializer's type and shape; assigning changes every copy.
+    Read and assign between steps."""
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
@@ -101,17 +107,19 @@ class Parameters(MutableMapping[str, Array]):
         return len(self._known)
 
     def info(self, name: str) -> ParameterInfo:
-        """Its type, shape, and whether it is trained. Raises KeyError."""
+        """Type and shape of a parameter, and whether it is trained. Raises KeyError."""
         return self._known[name]
 
 
 class Trainer(Runner):
-    """A plan with `training` at work on mini-batches: `with Trainer(model, training=Training(...), stages=2) as trainer`.
+    """Trains by a plan with `training`: `with Trainer(model, training=Training(...), stages=2) as trainer`.
 
-    plan:           such a plan, or a model, for which one is made of `training` and the other arguments (as Plan takes them)
+    plan:           such a plan, or a model; for a model, a plan is made from `training` and the other arguments, as of Plan
     keep_gradients: gradients can be read until the next step
     hold:           a step that is not finite ends all updates until a clock or a checkpoint is set
-    in_flight, max_shapes, watchdog, check_finite, reference: as of Session
+    in_flight, max_shapes: as of Session
+    watchdog, check_finite: as of Session
+    reference:      as of Session
     """
 
     _what = "trainer"
@@ -163,20 +171,23 @@ class Trainer(Runner):
         return Evaluation(own.loss, own.count, outputs)
 
     def step(self, inputs: Inputs, *, lr: Optional[float] = None) -> Step:
-        """One mini-batch: forward, backward, update. inputs: every graph input and the labels, the whole mini-batch, by name. lr: of
-        this step alone; None: as the plan has it."""
+        """One mini-batch: forward, backward, update.
+
+        inputs: every graph input and the labels, by name, for the whole mini-batch
+        lr:     learning rate of this step alone; None: the plan's
+        """
         return self._run(STEP, inputs, None, None, self._stepped, _rate(lr))  # type: ignore[no-any-return]
 
     def submit(
         self, inputs: Inputs, *, lr: Optional[float] = None, deadline: Optional[float] = None, timeout: Optional[float] = None
     ) -> Request[Step]:
-        """step() as a future, and awaitable: submit the next one before the last has finished, and stages stay at work. The arrays must
-        not be written to before it is done. With double-buffered weights a step finishes only with the next one, with flush(), or when
-        result() is asked for: awaiting the newest does not do."""
+        """step() as a future, and awaitable. Stages stay busy if the next step is submitted before the last has finished. Do not
+        write to the arrays before the step is done. With double-buffered weights a step finishes only with the next one, with flush(),
+        or when result() is called: awaiting the newest step alone does not finish it."""
         return self._submit(STEP, inputs, None, deadline, timeout, self._stepped, _rate(lr))
 
     def evaluate(self, inputs: Inputs) -> Evaluation:
-        """Forward only, with the parameters that the steps before leave."""
+        """Runs forward only, with the parameters after the steps before it."""
         return self._run(EVALUATION, inputs, None, None, self._evaluated, {})  # type: ignore[no-any-return]
 
     def steps(self, batches: Iterable[Inputs], *, ahead: int = 2) -> Iterator[Step]:
@@ -192,13 +203,13 @@ class Trainer(Runner):
             yield request.result()
 
     def flush(self) -> None:
-        """Waits until no step is under way, and runs what a double-buffered schedule has left over."""
+        """Waits until no step is under way, and completes the steps that a double-buffered schedule holds back."""
         self._library.call("session_flush", self._handle())
 
     # -- parameters --
 
     def parameter_infos(self) -> List[ParameterInfo]:
-        """In the plan's order."""
+        """All parameters, in the order of the plan."""
         library, found = self._library, []  # type: ignore[var-annotated]
         own = library.struct("opipe_parameter_info")
         while True:
@@ -233,8 +244,10 @@ class Trainer(Runner):
         return _dtypes.of_number(self._library.dl.OPIPE_FLOAT if number else info.number)
 
     def get(self, name: str, kind: str = "weight", *, version: int = 0) -> Array:
-        """A parameter, or of its state the "gradient", "first moment", "second moment" or "master" (float32), as a new array of the
-        parameter's shape. version: 1: the older one of double-buffered weights."""
+        """A new array with a parameter's "weight", "gradient", "first moment", "second moment" or "master" (float32), in its shape.
+
+        version: 1: the older version of double-buffered weights
+        """
         info = self._known(name)
         dtype = self._type(info, kind)
         array, address = _tensors.empty(dtype, info.shape)
@@ -246,7 +259,7 @@ class Trainer(Runner):
         return array
 
     def set(self, name: str, value: ArrayLike, kind: str = "weight", *, version: int = 0) -> None:
-        """Changes it, in every copy. value: an array of its type and shape."""
+        """Sets a parameter, or part of its state, in every copy. value: an array of its type and shape."""
         info = self._known(name)
         dtype = self._type(info, kind)
         tensor, keep = self._library.ffi.new("opipe_tensor *"), []  # type: ignore[var-annotated]
@@ -270,8 +283,8 @@ class Trainer(Runner):
     # -- checkpoints --
 
     def save(self, path: Path, position: Iterable[int] = ()) -> None:
-        """A checkpoint in the folder `path`: parameters, optimizer state, steps, and up to four numbers of your own that say where you
-        stand in your data. A process that dies meanwhile leaves the old one or the new one."""
+        """Writes a checkpoint to the folder `path`: parameters, optimizer state, steps, and up to four numbers of your own, such as
+        the position in your data. A process that dies meanwhile leaves the old checkpoint or the new one."""
         numbers = list(position)
         if len(numbers) > POSITION:
             raise ValueError(f"a checkpoint has room for {POSITION} numbers of yours, not {len(numbers)}")
@@ -285,16 +298,16 @@ class Trainer(Runner):
         return tuple(int(number) for number in own)
 
     def save_model(self, path: Path) -> None:
-        """The model file with the newest parameters, in its own types."""
+        """Writes the model file with the newest parameters, in its own types."""
         self._library.call("session_save_model", self._handle(), self._library.string(path, "a path"))
 
     def save_gradients(self, path: Path) -> None:
-        """Gradients of the last step, as one safetensors file."""
+        """Writes the gradients of the last step to one safetensors file."""
         self._library.call("session_save_gradients", self._handle(), self._library.string(path, "a path"))
 
     @property
     def clock(self) -> Clock:
-        """Steps and updates so far."""
+        """The Clock: steps and updates so far."""
         own = self._library.struct("opipe_train_clock")
         self._library.call("session_clock", self._handle(), own)
         return Clock(own.steps, own.updates, own.good_steps, own.loss_scale)

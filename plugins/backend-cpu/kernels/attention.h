@@ -17,11 +17,11 @@
 
 #include "base.h"
 
-/* What a row gives whose every key is masked out. (A mask of large finite negative numbers masks
+/* The result of a row whose every key is masked out. (A mask of large finite negative numbers masks
  * nothing out in this sense: it gives the softmax of the sums, as the unfused operators do.) */
 typedef enum cpu_masked_row {
   CPU_MASKED_ROW_ZERO = 0,
-  CPU_MASKED_ROW_NAN = 1 /* what softmax of minus infinities gives, unfused */
+  CPU_MASKED_ROW_NAN = 1 /* the softmax of minus infinities, as unfused */
 } cpu_masked_row;
 
 /* Strides in elements; the last axis (dim) is contiguous. A stride of 0 broadcasts. */

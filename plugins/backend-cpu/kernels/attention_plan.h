@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of attention and the code that divides its work agree on: the height of a row
+/* Shared by the kernels of attention and the code that divides their work: the height of a row
  * block, which keys a row sees, and the parts of a thread's workspace. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_ATTENTION_PLAN_H_
 #define OPIPE_BACKEND_CPU_KERNELS_ATTENTION_PLAN_H_

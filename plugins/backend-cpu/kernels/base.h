@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all kernels share: who computes, storage types, activations. The rules stand in kernels.h.
+/* Shared by all kernels: who computes, storage types, activations. The rules stand in kernels.h.
  */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_BASE_H_
 #define OPIPE_BACKEND_CPU_KERNELS_BASE_H_

@@ -17,7 +17,7 @@ enum {
   CODES_HALF = 8                                 /* most codes in 16 bits */
 };
 
-/* What the codes of a vector of columns become, by place in 16 bits. */
+/* How the codes of a vector of columns become numbers, by place in 16 bits. */
 typedef struct codes_block {
   v16 scale, zero;        /* zero: of CPU_ZEROS_FLOATS */
   v16 offset[CODES_HALF]; /* 2^(23 - place), plus the zero where that is an integer */

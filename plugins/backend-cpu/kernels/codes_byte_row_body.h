@@ -4,8 +4,8 @@
  * All columns of a panel are taken at once, word after word as memory has them, where there are
  * registers for it, and their sums stay there from block to block. Where four products are summed
  * in 32 bits, codes stay where they are in their bytes: those of every other plane are 2^bits times
- * as large, have a sum of their own, and it is moved down at the end of the block. Of four planes
- * the upper two are moved down once, and go to the same two sums. */
+ * as large, have a sum of their own, and it is moved down at the end of the block. If there are
+ * four planes, the upper two are moved down once and added to the same two sums. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CODES_BYTE_ROW_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CODES_BYTE_ROW_BODY_H_
 

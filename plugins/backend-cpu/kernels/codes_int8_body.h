@@ -42,7 +42,7 @@ CPU_STATIC void codes_round_block(const cpu_codes *form, const float *a, int64_t
   }
   const bool finite = v16_sum(wrong) == 0.0f;
   const float scale = v16_largest(most) / 127.0f;
-  const bool usable = finite && scale >= 1.1754944e-38f; /* what is smaller counts as 0 */
+  const bool usable = finite && scale >= 1.1754944e-38f; /* smaller scales count as 0 */
   const v16 one = v16_set(usable ? 1.0f / scale : 0.0f),
             shift = v16_set(12582912.0f); /* 1.5 * 2^23 */
   v16 sum = v16_zero();                   /* of integers: exact in any order */
@@ -177,7 +177,8 @@ CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, c
 
 /* ---- integers by integers ---- */
 
-/* What a column adds: c = dot + base - zero * (the sum of a row). Of columns that there are. */
+/* The terms that a column adds: c = dot + base - zero * (the sum of a row). Columns beyond B's are
+ * left out. */
 CPU_STATIC void codes_integer_terms(const cpu_codes_integer_args *g, const int32_t *code_sums,
                                     int64_t first, int64_t columns, uint32_t *base,
                                     uint32_t *zero) {

@@ -64,8 +64,8 @@ static void turn_task(void *argument, int32_t worker, int32_t workers) {
   }
 }
 
-/* What of a line of dY the elements [x, x + count) of a line of the input are read for by one tap:
- * element i is out[(x + i + ahead) / step], if that is whole and there. */
+/* Writes the elements of a line of dY that one tap reads for elements [x, x + count) of a line of
+ * the input: element i is out[(x + i + ahead) / step], if that is whole and there. */
 static void spread_line(const float *line, int64_t width, int64_t ahead, int64_t step,
                         int64_t count, float *out) {
   int64_t first = ahead < 0 ? -ahead : 0;

@@ -2,7 +2,7 @@
 /* Convolution with channels last; see conv_last.h. The units are blocks of output pixels, by parts
  * of the panels where there are fewer blocks than threads: a thread writes the patches of its block
  * into its workspace and multiplies them by the packed weights. Where a pixel is its own patch
- * there is nothing to write. Of several groups a unit is a group, whose weights the thread packs.
+ * there is nothing to write. With several groups a unit is a group, whose weights the thread packs.
  */
 #include "conv_last.h"
 

@@ -39,7 +39,8 @@ bool cpu_conv_pack_bytes(int64_t c_out, int64_t c_in, int64_t taps, uint64_t *ou
 void cpu_conv_pack(const cpu_exec *x, cpu_dtype dtype, const void *weight, int64_t c_out,
                    int64_t c_in, int64_t taps, void *packed);
 
-/* Of sizes, groups and kernel; pointers are not looked at but `packed` for being NULL. */
+/* Depends on sizes, groups and kernel alone, and on whether `packed` is NULL; no other pointer is
+ * looked at. */
 bool cpu_conv_last_workspace(int32_t threads, const cpu_conv_last_args *args, uint64_t *out_bytes);
 void cpu_conv_last(const cpu_exec *x, const cpu_conv_last_args *args);
 

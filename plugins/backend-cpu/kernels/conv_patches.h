@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What convolutions with channels first and their gradients share: numbers of taps and pixels, and
+/* Shared by convolutions with channels first and their gradients: numbers of taps and pixels, and
  * rows of patches. Private to conv.c and conv_grad.c. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_CONV_PATCHES_H_
 #define OPIPE_BACKEND_CPU_KERNELS_CONV_PATCHES_H_

@@ -3,10 +3,10 @@
  * there are, how they add, which a machine takes.
  *
  * Where both operands are bf16, nothing is lost by multiplying them as such: products are exact,
- * and sums are kept in fp32. What differs from the fp32 kernels (matmul.h) is the order of
- * additions, and that subnormal operands and sums count as zero. In detail, for one element of C,
- * per chain of CPU_CHAIN steps of K, padded with zeros to a multiple of CPU_DOTS_STEPS, all sums by
- * fused multiply-adds:
+ * and sums are kept in fp32. It differs from the fp32 kernels (matmul.h) in the order of additions,
+ * and in that subnormal operands and sums count as zero. In detail, for one element of C, per chain
+ * of CPU_CHAIN steps of K, padded with zeros to a multiple of CPU_DOTS_STEPS, all sums by fused
+ * multiply-adds:
  *
  *   pairs   (VDPBF16PS) one sum from 0; for each two steps, the second first, then the first.
  *   tiles   (TDPBF16PS) per CPU_DOTS_STEPS steps two sums from 0, one of the even steps and one of
@@ -40,7 +40,7 @@ typedef enum cpu_dots_vendor {
   CPU_DOTS_INTEL = 2
 } cpu_dots_vendor;
 
-/* What a processor says of itself. */
+/* A processor's own description. */
 typedef struct cpu_dots_machine {
   cpu_dots_vendor vendor;
   uint32_t family;   /* with the extended family added, as its maker counts */

@@ -59,7 +59,7 @@ CPU_INLINE void dots_round(const float *in, uint16_t *out) {
 
 static const uint16_t dots_zeros[CPU_PANEL] = {0};
 
-/* ---- what B is made of ---- */
+/* ---- sources of B ---- */
 
 /* fill: out[steps / 2][64][2], zeros behind the steps of k; at: where CPU_PANEL steps from k on lie
  * one behind the other, numbers of so many bytes. */
@@ -67,7 +67,7 @@ typedef struct dots_source {
   void (*fill)(const cpu_half_product *h, int64_t panel, cpu_range k, uint16_t *out);
   const char *(*at)(const cpu_half_product *h, int64_t panel, int64_t k);
   int64_t bytes;
-  bool pairs; /* what lies there is what fill would make of it, but for the zeros */
+  bool pairs; /* the bytes there are those that fill would write, without the zeros */
 } dots_source;
 
 CPU_STATIC const char *dots_at_half(const cpu_half_product *h, int64_t panel, int64_t k) {
@@ -188,7 +188,8 @@ CPU_STATIC void dots_fetch(const cpu_half_product *h, const dots_source *source,
   t->ahead_bytes = t->ahead_bytes < LINE ? t->ahead_bytes : LINE;
 }
 
-/* What is multiplied behind steps k of a panel, of panels before `end`; none: no steps. */
+/* The steps that are multiplied after steps k of a panel, of panels before `end`; none: no
+ * steps. */
 CPU_STATIC cpu_range dots_next(const cpu_product *p, int64_t end, cpu_range k, int64_t *io_panel) {
   if (k.end < p->k)
     return (cpu_range){k.end, p->k - k.end < CPU_CHAIN ? p->k : k.end + CPU_CHAIN};

@@ -6,10 +6,10 @@
  * functions are own polynomials, nothing is contracted by the compiler. The instruction set, the
  * number of rows in a call, the tiling and the number of threads do not change a bit (of a NaN,
  * only that it is one).
- *  - Memory. Nothing is allocated. What a kernel needs beyond its operands is a workspace, whose
- * size a function of the same shape answers beforehand: false when the size does not fit 64 bits.
- * Workspaces and packed operands are aligned to CPU_ALIGN_BYTES; all other pointers need their
- * element's alignment only.
+ *  - Memory. Nothing is allocated. If a kernel needs memory beyond its operands, it is a workspace,
+ * whose size a function of the same shape answers beforehand: false when the size does not fit 64
+ * bits. Workspaces and packed operands are aligned to CPU_ALIGN_BYTES; all other pointers need
+ * their element's alignment only.
  *  - Sizes and strides are int64_t and count elements; sizes may be zero, and then nothing is read
  * or written beyond what the sizes say. Rows are contiguous (column stride 1) unless a stride says
  * otherwise. The caller has checked shapes and that sizes times strides stay within its buffers:

@@ -59,9 +59,9 @@ void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *
 /* The inverse of CPU_PACK_F32_PANEL, to row-major fp32: out[k * out_stride + n]. */
 void cpu_unpack(const cpu_exec *x, const cpu_packed *packed, float *out, int64_t out_stride);
 
-/* What happens to a finished sum s, in this order: v = alpha s; v += bias[n]; v += row_bias[m]; v =
- * activation(v); v *= multiplier[m, n]; v += residual[m, n]. A NULL pointer leaves its step out. A
- * row stride of 0 broadcasts a row. */
+/* Steps applied to a finished sum s, in this order: v = alpha s; v += bias[n]; v += row_bias[m]; v
+ * = activation(v); v *= multiplier[m, n]; v += residual[m, n]. A NULL pointer leaves its step out.
+ * A row stride of 0 broadcasts a row. */
 typedef struct cpu_epilogue {
   float alpha; /* 1: none */
   cpu_activation activation;
@@ -138,8 +138,7 @@ void cpu_matmul_dx(const cpu_exec *x, const cpu_matmul_dx_args *args);
 /* dW[K,N] += X[M,K]^T dY[M,N] in the layout of the packed W. Every element is one chain of fused
  * multiply-adds over the rows, going on from what stands there: rows in several calls give the bits
  * of one call, with dots where all but the last have an even number of them (tiles: a multiple of
- * CPU_DOTS_STEPS). (What stands in columns beyond N takes part, and stays 0 if it was and X is
- * finite.)
+ * CPU_DOTS_STEPS). (Columns beyond N take part too: they stay 0 if they were and X is finite.)
  */
 typedef struct cpu_matmul_dw_args {
   int64_t m, k, n;

@@ -33,9 +33,9 @@ typedef enum tile_mode {
   TILE_RESUME = 2 /* c = the chain going on from c */
 } tile_mode;
 
-/* What is fetched to L2 while tiles compute: `lines` cache lines every `steps` steps, from `next`
- * on, up to `end`. Small helpings, evenly spread: more than the core's twenty or so outstanding
- * lines at once make its own loads wait. */
+/* Lines fetched to L2 while tiles compute: `lines` cache lines every `steps` steps, from `next` on,
+ * up to `end`. Small helpings, evenly spread: more than the core's twenty or so outstanding lines
+ * at once make its own loads wait. */
 typedef struct fetch_state {
   const char *next, *end;
   int64_t lines;

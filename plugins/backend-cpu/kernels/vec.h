@@ -41,7 +41,7 @@
 #error "define the vector form before including vec.h"
 #endif
 
-/* ---- what follows from the above ---- */
+/* ---- functions made of the above ---- */
 
 CPU_INLINE v16 v16_zero(void) {
   return v16_set(0.0f);

@@ -3,7 +3,8 @@
  *
  * Scores are made again row by row: with p the probabilities, D = sum(p dP), dS = p (dP - D); dV +=
  * p dY, dQ += dS K, dK += dS Q. A row that is masked everywhere has p = 0 and gives nothing. The
- * reference sums in fp64, head by head. What is handed on (inputs 8 and 9) is not read.
+ * reference sums in fp64, head by head. The sums handed on by the forward (inputs 8 and 9) are not
+ * read.
  */
 #include <math.h>
 

@@ -18,7 +18,7 @@ static double get(const cpu_call *call, const void *data, int64_t i) {
                                                     : (double)((const float *)data)[i];
 }
 
-/* What the mask adds to the score of key j: 0, a number, or minus infinity. */
+/* The number that the mask adds to the score of key j: 0, a number, or minus infinity. */
 static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
                          const cpu_attention_view *view, const int64_t *at, int64_t j) {
   if (j >= view->valid[at[0]] || (plan->causal && j > at[2] + plan->past))

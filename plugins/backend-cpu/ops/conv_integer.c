@@ -217,7 +217,7 @@ static const float *fused_operand(const cpu_call *call, int index) {
   return index < 0 ? NULL : call->in[index].data;
 }
 
-/* Of everything but rows and results. */
+/* Sets everything but rows and results. */
 static void set_args(const cpu_call *call, const cpu_epilogue *epilogue,
                      cpu_codes_integer_args *args) {
   static const float one = 1.0f;

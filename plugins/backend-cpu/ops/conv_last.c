@@ -83,7 +83,7 @@ static opipe_status check_conv(cpu_prep *p, const opipe_value *in, const opipe_v
   return cpu_expect(p, 0, out->dtype, shape, in->rank);
 }
 
-/* What was fused: of the result's shape. */
+/* A fused operand must have the result's shape. */
 static opipe_status check_fused(cpu_prep *p, int i) {
   const opipe_value *x = i < 0 ? NULL : cpu_in(p, (uint32_t)i);
   if (x == NULL || (x->dtype == OPIPE_FLOAT && cpu_elems(x) == cpu_elems(cpu_out(p, 0))))
@@ -105,7 +105,7 @@ opipe_status cpu_prepare_conv_last(cpu_prep *p) {
     return cpu_invalid(p, "weight '%.80s' is of rank %u", weight->name, weight->rank);
   CPU_TRY(read_window(p, weight->shape + 2, &w, &in, &out, shapes));
   CPU_TRY(check_conv(p, &in, &out, &w, groups));
-  plan->bias = p->node->n_in > 2 ? 2 : -1; /* what was fused stands behind the node's own inputs */
+  plan->bias = p->node->n_in > 2 ? 2 : -1; /* fused operands stand behind the node's own inputs */
   plan->multiplier = p->fusion != NULL ? p->fusion->multiplier : -1;
   plan->residual = p->fusion != NULL ? p->fusion->residual : -1;
   CPU_TRY(check_fused(p, plan->multiplier));

@@ -16,7 +16,7 @@ typedef struct integer_plan {
   cpu_loop batch; /* operands a, b, out */
   bool b_zeros;   /* a zero point for each column of B */
   cpu_codes form; /* packed */
-  int32_t b_base; /* what codes are above B's elements */
+  int32_t b_base; /* difference of codes from B's elements */
   uint32_t n_in;  /* of the node: behind them, what was fused */
   cpu_fusion fusion;
 } integer_plan;
@@ -121,7 +121,7 @@ static bool is_byte(const opipe_value *value) {
   return value->dtype == OPIPE_INT8 || value->dtype == OPIPE_UINT8;
 }
 
-/* Of a node that `prepare` takes. */
+/* B is packed for a node that `prepare` accepts. */
 bool cpu_integer_packs(const opipe_value *b, uint32_t flags) {
   return b->role == OPIPE_VALUE_PARAMETER && is_byte(b) && b->rank == 2 && cpu_elems(b) > 0 &&
          (flags & OPIPE_COMPILE_OWNED) == 0;

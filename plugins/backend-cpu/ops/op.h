@@ -3,8 +3,8 @@
  *
  * A rule (`prepare`) runs at compile and in the support query. It sees the node, the shapes and the
  * data of constants; it checks every shape that its kernel relies on, sets step->run, step->plan
- * (in the pool), step->workspace_bytes, and may mark parameters' layouts and in-place inputs.
- * What it refuses it names: "node 'n' (Op): ...". Kernels allocate nothing.
+ * (in the pool), step->workspace_bytes, and may mark parameters' layouts and in-place inputs. A
+ * refusal names the node and the operator: "node 'n' (Op): ...". Kernels allocate nothing.
  *
  * Adding an operator: its rule and kernel in the family's file, a row in the family's table.
  */
@@ -76,7 +76,8 @@ bool cpu_is_accumulate(const opipe_node *node);
 bool cpu_integer_packs(const opipe_value *b, uint32_t flags);
 bool cpu_conv_integer_packs(const opipe_node *node, const opipe_value *w, uint32_t flags);
 
-/* What was fused to a product of integers: scale and zero point of its result, and their range. */
+/* Quantization fused to a product of integers: scale and zero point of its result, and their
+ * range. */
 void cpu_fused_quantization(const cpu_call *call, const cpu_fusion *fusion,
                             cpu_codes_integer_args *args);
 

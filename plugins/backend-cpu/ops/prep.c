@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every operator's rule uses: messages, operands, constants, checks of shapes.
+/* Shared by the rules of all operators: messages, operands, constants, checks of shapes.
  */
 #include <stdlib.h>
 

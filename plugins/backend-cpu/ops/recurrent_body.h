@@ -96,8 +96,8 @@ static void REC(step_rows)(void *ctx, int64_t begin, int64_t end) {
   }
 }
 
-/* What every row's step i gets from the input: rows of several lengths read backwards stand at
- * several steps. */
+/* The part of every row's step i that comes from the input. With reading backwards, rows of several
+ * lengths are at several steps. */
 static void REC(input_rows)(REC(run) * r) {
   const cpu_rec_plan *plan = r->plan;
   const int64_t n = plan->gates * plan->hidden;
@@ -151,7 +151,7 @@ static void REC(step)(REC(run) * r, void *const *packed) {
   }
 }
 
-/* What a run works in, behind each other. */
+/* Workspace of a run, part after part. */
 static uint64_t REC(forward_bytes)(const cpu_rec_plan *plan) {
   const uint64_t bh = (uint64_t)(plan->batch * plan->hidden);
   uint64_t bytes = 0;

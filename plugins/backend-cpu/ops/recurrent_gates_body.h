@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What recurrent layers do in either direction, in one type: REAL is float or double, REC(name)
+/* Steps of recurrent layers in either direction, in one type: REAL is float or double, REC(name)
  * gives names of that type. Included twice by recurrent.c and by recurrent_grad.c, through
  * recurrent_f32_body.h and recurrent_f64_body.h, which say how a matrix is packed and multiplied by
  * and how an activation works on a run.

@@ -2,7 +2,7 @@
 /* opipe.LSTMGrad, GRUGrad, RNNGrad: gradients of recurrent layers of one direction (recurrent.c).
  *
  * (G, R, Y, lens?, h0?, c0?, extra?, dY?, dY_h?, dY_c?) -> (dG, before?, u?, dh0?, dc0?, dextra?).
- * `before` [S,B,H] are the states before each step: R's gradient is a product of dG with it. Of a
+ * `before` [S,B,H] are the states before each step: R's gradient is a product of dG with it. In a
  * GRU the rows of the last gate are special: without linear_before_reset u is r h, which takes the
  * place of `before`; with it u is the gradient by h R^T, which takes the place of dG.
  */

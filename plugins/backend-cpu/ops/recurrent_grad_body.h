@@ -295,7 +295,7 @@ static void REC(back_rows)(void *ctx, int64_t begin, int64_t end) {
   for (int64_t b = begin; b < end; ++b) {
     const int64_t at = REC(place)(r, r->i, b);
     REAL *dh = r->dh + b * n;
-    if (at < 0) { /* what R multiplies gives nothing */
+    if (at < 0) { /* the product with R gives nothing */
       memset(r->da + b * plan->gates * n, 0, (size_t)(plan->gates * n) * sizeof *dh);
       continue;
     }

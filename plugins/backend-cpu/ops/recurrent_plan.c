@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What recurrent layers and their gradients share: attributes, shapes, lengths, the way to fp64.
+/* Shared by recurrent layers and their gradients: attributes, shapes, lengths, the way to fp64.
  */
 #include <math.h>
 

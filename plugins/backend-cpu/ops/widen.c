@@ -3,9 +3,9 @@
  * workspace, the fp32 kernel runs, its results are rounded once into the outputs.
  *
  * The operator's rule sees a small graph of its own in which those values are fp32. A parameter for
- * which the rule asks for a layout (panels, fp32) comes as that: nothing is converted. Nor is an
- * operand that the rule's kernel reads as it is; there is room for it all the same, so that a
- * program takes the same bytes whichever kernels a machine has.
+ * which the rule asks for a layout (panels, fp32) comes as that: nothing is converted. An operand
+ * that the rule's kernel reads as it is is not converted either; there is room for it all the same,
+ * so that a program takes the same bytes whichever kernels a machine has.
  */
 #include "loop.h"
 

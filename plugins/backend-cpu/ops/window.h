@@ -18,7 +18,7 @@ typedef struct cpu_window {
 opipe_status cpu_window_init(cpu_prep *p, cpu_window *window, const opipe_value *in,
                              const opipe_value *out, const int64_t *fallback_kernel);
 
-/* What kernels are told of a convolution, without pointers; channels of all groups. */
+/* A convolution's arguments without pointers; channels of all groups. */
 cpu_conv_args cpu_window_sizes(const cpu_window *w, int64_t images, int64_t groups, int64_t c_in,
                                int64_t c_out);
 

@@ -381,8 +381,9 @@ uint32_t cuda_attention_counters(const cuda_attention_args *args, uint32_t dtype
 uint32_t cuda_plan_attention(const cuda_attention_args *args, uint32_t dtype, cuda_launch *out);
 
 /* A mask as cuDNN adds it to scores, [batch, heads, rows, keys]: finite, 0 or -2^127 of what was
- * bool or -infinity, and -2^127 of keys that a row does not see. Of each row notes two keys: the
- * first that is seen, and of those the first whose number is none; `keys` where there is none. */
+ * bool or -infinity, and -2^127 of keys that a row does not see. For each row it notes two keys:
+ * the first that is seen, and among the seen ones the first whose number is none; `keys` where
+ * there is none. */
 typedef struct cuda_mask_args {
   const void *mask;
   void *out;         /* of cuda_mask_type */
@@ -391,7 +392,7 @@ typedef struct cuda_mask_args {
   int64_t batch, heads, rows, keys;
   int64_t shift; /* row s sees keys t <= s + shift; < 0: all */
 } cuda_mask_args;
-/* Of the prepared mask beside Q of a half type: bfloat16, if that holds every number of it, or
+/* Type of the prepared mask beside Q of a half type: bfloat16, if that holds every number of it, or
  * float. */
 uint32_t cuda_mask_type(uint32_t mask_dtype, uint32_t dtype);
 bool cuda_plan_mask(const cuda_mask_args *args, uint32_t mask_dtype, uint32_t dtype,

@@ -96,9 +96,9 @@ typedef struct cuda_norm_scale_args {
 uint64_t cuda_norm_scale_workspace(const cuda_norm_scale_args *args);
 uint32_t cuda_plan_norm_scale(const cuda_norm_scale_args *args, uint32_t dtype, cuda_launch *out);
 
-/* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of
- * x's type, or fp32 where `adds`: to what is there. distance: elements between
- * rows, but of double; 0: n. What lies between them may be read. */
+/* out [n] = sums of the columns of x [rows, n] (gradients of biases). out of x's type, or fp32
+ * where `adds`: to what is there. distance: elements between rows, but of double; 0: n. The
+ * elements between them may be read. */
 typedef struct cuda_columns_args {
   void *out;
   const void *x;
@@ -131,13 +131,12 @@ uint32_t cuda_plan_attention_grad(const cuda_attention_grad_args *args, uint32_t
 
 /* scores [rows, classes, inner] (rows: the batch; inner: what lies behind the
  * classes), labels [rows, inner] of int32 or int64. loss: `reduction` 0 none:
- * [rows, inner], 1 sum, 2 mean (by the weights of the labels that count): one
- * element. log_prob (like scores), weights [classes] of the loss' type: may be
- * NULL. softmax 0: the scores are log-probabilities
- * (NegativeLogLikelihoodLoss). loss_dtype: that of the scores; or fp32 with
- * scores of a half type, inner 1 and no log_prob: losses of scores that are
- * widened as they are read. distance: elements between rows of scores where
- * inner is 1; 0: classes. What lies between them may be read. */
+ * [rows, inner], 1 sum, 2 mean (by the weights of the labels that count): one element. log_prob
+ * (like scores), weights [classes] of the loss' type: may be NULL. softmax 0: the scores are
+ * log-probabilities (NegativeLogLikelihoodLoss). loss_dtype: that of the scores; or fp32 with
+ * scores of a half type, inner 1 and no log_prob: losses of scores that are widened as they are
+ * read. distance: elements between rows of scores where inner is 1; 0: classes. The elements
+ * between them may be read. */
 typedef struct cuda_loss_args {
   void *loss;
   void *log_prob;

@@ -323,7 +323,7 @@ uint32_t cuda_plan_norm_sums(const cuda_norm_sums_args *args, uint32_t dtype, ui
     block.place[i] = args->sums[i] != NULL ? (int32_t)(block.n_sums * each) : -1;
     block.n_sums += args->sums[i] != NULL;
   }
-  /* those without double follow each other */
+  /* kernels without a double form follow each other */
   cuda_make_launch(
       (uint32_t)CUDA_ID_opipe_norm_grad_sums_f32 + (uint32_t)(place > 3 ? place - 1 : place),
       &block, (uint32_t)block.chunks, 1,

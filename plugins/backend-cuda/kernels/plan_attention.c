@@ -43,7 +43,7 @@ static bool is_flash(const cuda_attention_args *f, uint32_t dtype) {
   return (dtype == OPIPE_BFLOAT16 || dtype == OPIPE_FLOAT16) && fits_tiles(f, 8);
 }
 
-/* Of a row in tiles. */
+/* Depth of a row in tiles. */
 static int64_t tile_depth(const cuda_attention_args *f) {
   return f->depth <= 64 && f->value_depth <= 64 ? 64 : 128;
 }
@@ -122,7 +122,7 @@ static bool is_few(const cuda_attention_args *f, uint32_t dtype) {
          (is_flash(f, dtype) || (dtype == OPIPE_FLOAT && fits_tiles(f, 4)));
 }
 
-/* Of several parts: does the last block to arrive join those of its rows? It takes one row after
+/* With several parts: does the last block to arrive join those of its rows? It takes one row after
  * the other, so that of more than two a launch is sooner done, with a block for each. */
 static bool has_counters(const cuda_attention_args *f) {
   return tiles_of(f->keys, CUDA_FEW_KEYS) > 1 && f->queries * (f->heads / f->kv_heads) <= 2 &&
@@ -130,7 +130,7 @@ static bool has_counters(const cuda_attention_args *f) {
 }
 
 /* A block a part of a key-value head; then, where there are several and no block of them is to go
- * on alone, a block a row. What a launch does not touch it does not name: values die as early as
+ * on alone, a block a row. A launch names only the memory that it touches: values die as early as
  * they can. */
 static uint32_t plan_few(const cuda_attention_args *args, uint32_t place, cuda_launch *out) {
   const int64_t parts = tiles_of(args->keys, CUDA_FEW_KEYS);
@@ -164,7 +164,7 @@ static uint32_t plan_plain_grad(const cuda_attention_grad_args *args, uint32_t p
   return 2;
 }
 
-/* Of each row and part its values, its largest score and its sum. */
+/* Room for the values, the largest score and the sum of each row and part. */
 uint64_t cuda_attention_workspace(const cuda_attention_args *args, uint32_t dtype) {
   const int64_t parts = tiles_of(args->keys, CUDA_FEW_KEYS);
   return is_few(args, dtype) && parts > 1

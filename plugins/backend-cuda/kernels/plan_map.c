@@ -7,8 +7,8 @@
 
 /* ---- element by element ---- */
 
-/* What an operand is when the result is read in order: 0 read in order too, p >
- * 0 it repeats every p elements; -1 neither. */
+/* How an operand is read when the result is read in order: 0 in order too, p > 0 it repeats every p
+ * elements; -1 neither. */
 static int64_t period_of(const cuda_map_args *args, uint32_t operand) {
   int64_t dense = 1;
   bool repeats = false;

@@ -29,8 +29,8 @@ typedef struct cuda_shim_row {
 extern const cuda_shim_row cuda_shim_rows[]; /* [cuda_shim_n_rows], in the order of table.h */
 extern const uint32_t cuda_shim_n_rows;
 
-/* Of some blocks of such a launch, what their threads do before they wait for the launch in front:
- * a device may do so while that one has not begun. */
+/* Runs, for some blocks of such a launch, the work that their threads do before they wait for the
+ * launch in front: a device may do so while that one has not begun. */
 void cuda_shim_begin(const cuda_shim_row *row, const void *args, const uint32_t grid[3],
                      const uint32_t block[3], uint32_t shared_bytes, uint64_t seed);
 

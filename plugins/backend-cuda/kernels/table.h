@@ -18,7 +18,7 @@
   X(name##_bf16_f32, type, threads)        \
   X(name##_f16_f32, type, threads) X(name##_f64_f32, type, threads)
 
-/* Of half types alone. */
+/* For half types alone. */
 #define CUDA_TENSOR(X, name, type, threads) \
   X(name##_bf16, type, threads) X(name##_f16, type, threads)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Attention and its gradient read of a node. */
+/* The rules of Attention and its gradient read nodes through these functions. */
 #ifndef OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 #define OPIPE_BACKEND_CUDA_OPS_ATTENTION_H_
 
@@ -8,7 +8,8 @@
 
 enum { IN_Q, IN_K, IN_V, IN_MASK, IN_PAST_K, IN_PAST_V, IN_NONPAD };
 enum { OUT_Y, OUT_PRESENT_K, OUT_PRESENT_V };
-/* Of AttentionGrad, behind dY and these: Y, and what the Attention found (OPIPE_DEVICE_HANDS_ON).
+/* Further inputs of AttentionGrad, behind dY and these: Y, and the sums that the Attention found
+ * (OPIPE_DEVICE_HANDS_ON).
  */
 enum { IN_Y = 8, IN_FOUND };
 
@@ -40,8 +41,8 @@ typedef struct cuda_masking {
   uint64_t at;      /* in the workspace, or what is kept */
   uint64_t copy_bytes, notes_bytes;
 } cuda_masking;
-/* value: the mask. Of so many sequences at a time; the form's mask, and no causality that the mask
- * holds. */
+/* value: the mask. batch: sequences at a time. It gets the form's mask, without any causality that
+ * the mask holds. */
 void cuda_masking_plan(const cuda_attention_args *a, uint32_t value, uint32_t dtype, int64_t batch,
                        cuda_dnn_form *io_form, cuda_masking *out);
 /* Gives it bytes of the workspace from `at` on, if it is not kept. Returns where they end. */
@@ -55,8 +56,8 @@ opipe_status cuda_masking_settle(cuda_rule *r, const cuda_masking *m, const cuda
 /* ---- attention_cudnn.c ---- */
 
 /* Emits what cuDNN does of it; *out_done false: it does not, and nothing was emitted. Arguments as
- * for our own kernels, with stand-ins; of gradients, y and found where they are handed on. What it
- * does with a past makes present_key and present_value. */
+ * for our own kernels, with stand-ins; of gradients, y and found where they are handed on. If the
+ * node has a past, it makes present_key and present_value. */
 opipe_status cuda_attention_by_dnn(cuda_rule *r, const cuda_attention_args *args, uint32_t dtype,
                                    bool *out_done);
 opipe_status cuda_attention_grad_by_dnn(cuda_rule *r, const cuda_attention_grad_args *args,

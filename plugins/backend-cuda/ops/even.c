@@ -65,7 +65,7 @@ static opipe_status emit_part(cuda_rule *r, const cuda_product *whole, const cud
   move(&spots.bias, &p.bias_offset, m, d_size);
   spots.c.bytes += d * (int64_t)d_size;
   move(&spots.aux, &aux, d, d_size);
-  if (of[2].n[1] > 0 && which[2] == 0) { /* what is left was made before */
+  if (of[2].n[1] > 0 && which[2] == 0) { /* the rest was made before */
     p.beta = 1.0;
     spots.c.value = OPIPE_NONE;
   }

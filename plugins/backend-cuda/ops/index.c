@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing by index: GatherElements, GatherND, ScatterElements, ScatterND, OneHot. What
- * is written twice is written in rising order of the index. */
+/* Reading and writing by index: GatherElements, GatherND, ScatterElements, ScatterND, OneHot.
+ * Elements that are written twice are written in rising order of the index. */
 #include "ops/rule.h"
 
 static opipe_status check_indices(const cuda_rule *r) {

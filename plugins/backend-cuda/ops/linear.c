@@ -3,7 +3,7 @@
  * kernel.
  *
  * Batch axes that A and B walk evenly become the library's batch; where B is the same for all of
- * them they become rows of A. What is left (broadcasting in several axes) is a product each.
+ * them they become rows of A. Batches that still broadcast in several axes are a product each.
  */
 #include "ops/rule.h"
 
@@ -244,7 +244,7 @@ static void add_to_accumulator(const cuda_rule *r, cuda_product *product) {
   }
 }
 
-/* What the product does along. UNSUPPORTED where it is not one product. */
+/* Adds the tail that the product does along. UNSUPPORTED where it is not one product. */
 static opipe_status put_tail(const cuda_rule *r, bool is_one, cuda_product *product) {
   const cuda_tail *tail = cuda_tail_of(r->program, r->node);
   if (tail == NULL)

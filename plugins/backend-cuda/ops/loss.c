@@ -2,7 +2,7 @@
 /* Losses by class, and the gradient of the cross entropy. */
 #include "ops/rule.h"
 
-/* What scores [N, C, d...] and labels [N, d...] say; weights may be absent. */
+/* Extents of scores [N, C, d...] and labels [N, d...]; weights may be absent. */
 typedef struct classes {
   int64_t rows, classes, inner, ignored;
   uint32_t ignores, label_bytes;

@@ -14,9 +14,9 @@
 #include "rule.h"
 
 enum {
-  PIECE_ROWS = 128, /* what pieces are multiples of: the library's tiles, and 256 bytes */
-  WHOLE_PIECES = 2, /* what an operand may have of them, and be copied as one */
-  MOST_PIECES = 4,  /* what one may take of them where less leaves processors idle */
+  PIECE_ROWS = 128, /* pieces are multiples of this: the library's tiles, and 256 bytes */
+  WHOLE_PIECES = 2, /* most pieces of an operand that is copied as one */
+  MOST_PIECES = 4,  /* most pieces of an operand where fewer would leave processors idle */
   TILE = 128 * 256  /* elements of the result that a processor makes at a time */
 };
 
@@ -29,7 +29,7 @@ typedef struct side {
   uint64_t at;  /* in scratch */
 } side;
 
-/* What pieces are of. */
+/* Extents that are cut into pieces. */
 enum { OF_M, OF_N, OF_K, EXTENTS };
 
 typedef struct padding {

@@ -170,7 +170,7 @@ static opipe_status emit_product(cuda_rule *r, const layer *l, uint32_t first, u
 
 /* ---- the workspace ---- */
 
-/* What products of n gates from `first` on need in front of the rest. */
+/* Workspace that products of n gates from `first` on need in front of the rest. */
 static opipe_status reserve(const cuda_rule *r, layer *l, uint32_t first, uint32_t n) {
   cuda_product product = product_of(l, first, n);
   opipe_error why = OPIPE_ERROR_INIT;

@@ -54,7 +54,7 @@ static opipe_status check_statistics(const cuda_rule *r, uint32_t axis) {
   return OPIPE_OK;
 }
 
-/* Of what is there, or of a sum that is made along. */
+/* The norm of an input, or of a sum that is made along. */
 static opipe_status emit_norm(cuda_rule *r, cuda_norm_args *args) {
   const opipe_value *x = cuda_in(r, 0);
   const opipe_node *sum = cuda_front_of(r->program, r->node);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What operators are written against: a rule looks at its node, checks types and shapes, and emits
- * steps. `support` runs the same rules and throws the steps away.
+/* The interface of operators: a rule looks at its node, checks types and shapes, and emits steps.
+ * `support` runs the same rules and throws the steps away.
  *
  *   cuda_row  an operator's row: name, rule, counts; ops/registry.c lists the families
  */
@@ -44,7 +44,7 @@ extern const cuda_family cuda_attention_family, cuda_einsum_family, cuda_element
 opipe_status cuda_rule_run(cuda_rule *r);
 bool cuda_is_accumulate(const opipe_node *node);
 
-/* ---- what a rule looks at ---- */
+/* ---- the node that a rule looks at ---- */
 
 /* NULL: absent */
 const opipe_value *cuda_in(const cuda_rule *r, uint32_t i);
@@ -91,7 +91,7 @@ typedef struct cuda_loop {
  */
 opipe_status cuda_loop_merge(const cuda_rule *r, cuda_loop *loop);
 
-/* ---- what a rule emits ----
+/* ---- steps that a rule emits ----
  *
  * A rule fills an argument block whose pointers are not known yet: cuda_at_in and its kin give
  * stand-ins, as well aligned as the address will be. The plan puts them where its kernel wants
@@ -115,7 +115,7 @@ opipe_status cuda_emit(cuda_rule *r, const cuda_launch *launch);
 opipe_status cuda_emit_step(cuda_rule *r, uint32_t kind);
 /* Appends n launches of one block of arguments. */
 opipe_status cuda_emit_all(cuda_rule *r, const cuda_launch *launches, uint32_t n);
-/* Of steps that are no launches: the pointer at `offset` of the last step's arguments. */
+/* For steps that are no launches: the pointer at `offset` of the last step's arguments. */
 opipe_status cuda_point(cuda_rule *r, size_t offset, uint32_t value, int64_t bytes);
 /* The last step may write out[0] over input i. */
 void cuda_may_overwrite(cuda_rule *r, uint32_t i);

@@ -23,7 +23,7 @@ typedef struct problem {
 
 /* ---- the grid ---- */
 
-/* Of a transformer's blocks: F, I, W of three lengths of sequences. */
+/* F, I, W of a transformer's blocks at three lengths of sequences. */
 static const double ratios[3][3] = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 1.6, 0.6}};
 
 static void set_costs(problem *p, const double *ratio, double first, double last, double uneven) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What planner `auto` finds for a question's model and machine, and a given plan beside it, both
+/* The answer of planner `auto` for a question's model and machine, and a given plan beside it, both
  * played by the judge of `auto`. */
 #include "partition/study/auto/auto.h"
 
@@ -17,8 +17,8 @@ static const char *const listed[] = {
     "terapipe", "zb-h1", "zb-h2",       "zb-auto",    "zb-interleaved", "zbv",
     "v-half",   "v-min", "dualpipev",   "seq1f1b",    "sequential"};
 
-/* What a pass of a block over a slice takes beside its tokens: a third of a backward and forward of
- * the fewest that are known. */
+/* Time of a pass of a block over a slice beyond its tokens: a third of a backward and forward of
+ * the fewest tokens that are known. */
 static double slice_ns(const opi_layers *layers) {
   enum { PASSES = 3, A_BLOCK = 1 };
   return layers->slices.n == 0 ? 0 : layers->slices.alone[A_BLOCK].ns / PASSES;
@@ -159,7 +159,7 @@ static void write_answer(const opi_auto_answer *found, const opi_judged *given, 
   opi_text_release(&plan);
 }
 
-/* What TeraPipe's planner says, where it says something. */
+/* The answer of TeraPipe's planner, if it has one. */
 static opipe_status ask_terapipe(opi_auto *io_auto, const char **schedules, opi_strategy **out,
                                  opipe_error *err) {
   const opi_layers *layers = io_auto->planning.layers;

@@ -167,7 +167,7 @@ static opipe_status cut_tokens(player *p) {
   return p->schedule == NULL ? opi_fail_nomem(p->err, 1, "a schedule") : OPIPE_OK;
 }
 
-/* What part of a whole micro-batch's time each slice takes, in a stage of the middle; sums and
+/* Reads each slice's share of a whole micro-batch's time, in a stage of the middle; sums and
  * messages apart. */
 static opipe_status read_slices(player *p) {
   const opi_problem *problem = &p->order->problem;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of papers_engine share. */
+/* Shared by the parts of papers_engine. */
 #ifndef PAPERS_ENGINE_H
 #define PAPERS_ENGINE_H
 
@@ -11,7 +11,7 @@
 
 enum { PAPERS_STAGES_MOST = 4096, PAPERS_SLICES_MOST = 2048 };
 
-/* Of a question (JSON): numbers with a default; errors name the key. */
+/* Numbers of a question (JSON), with a default; errors name the key. */
 opipe_status papers_number(const json_t *question, const char *key, double without, double *out,
                            opipe_error *err);
 opipe_status papers_count(const json_t *question, const char *key, uint32_t without, uint32_t *out,
@@ -40,8 +40,8 @@ opipe_status papers_layers(const json_t *question, const opi_cluster *cluster,
 opipe_status papers_cut_tokens(const json_t *question, const opi_cluster *cluster,
                                const opi_layers *layers, const uint32_t *ends, uint32_t n_stages,
                                bool *out_any, opi_slicing *out_slicing, opipe_error *err);
-/* What part of a stage's times each slice of the lengths takes, computing alone: out [n]. whole_ns:
- * of the stage. */
+/* Share of a stage's times that each slice of the lengths takes, computing alone: out [n].
+ * whole_ns: of the stage. */
 opipe_status papers_slice_times(const json_t *question, const opi_cluster *cluster,
                                 const opi_layers *layers, const uint32_t *ends, uint32_t stage,
                                 uint32_t samples, const uint32_t *lengths, uint32_t n,

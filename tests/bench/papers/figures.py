@@ -17,7 +17,7 @@ BUILD = pathlib.Path(os.environ.get("OPIPE_BUILD_DIR", ROOT / "build"))
 
 
 class Missing(Exception):
-    """What a run needs is not on this machine."""
+    """A run needs something that this machine lacks."""
 
 
 class Engine:
@@ -47,7 +47,7 @@ class Engine:
         return [self.known[k] for k in keys]
 
     def content(self, question):
-        """Of a cluster that is a file of its own: a file that changes is another question."""
+        """The text of a cluster that is a file of its own: a file that changes is another question."""
         path = question["cluster"].split(":")[0]
         return pathlib.Path(path).read_text() if "/" in path else ""
 
@@ -88,7 +88,7 @@ def question(data, run, path=None):
 
 
 def number(value, answers):
-    """What a row's "ours" says: a run's figure, a ratio, a formula, the best of some runs."""
+    """The value of a row's "ours": a run's figure, a ratio, a formula, the best of some runs."""
     if isinstance(value, (int, float)):
         return value
     if "formula" in value:
@@ -105,7 +105,7 @@ def number(value, answers):
 
 
 def figure(answers, run, name):
-    """Of one run; samples_per_s by default."""
+    """A figure of one run; samples_per_s by default."""
     answer = answers[run]
     if answer.get("error") == "absent":
         raise Missing(run)
@@ -133,7 +133,7 @@ class Result:
         return self.ours / published - 1 if numbers and published != 0 else None
 
     def cells(self):
-        """Of the table."""
+        """The row's cells of the table."""
         d = self.deviation()
         return [
             self.row["id"],

@@ -152,6 +152,6 @@ def uses(data, engine):
 
 
 def all_figures(data, engine, cluster):
-    """What every row comes to."""
+    """The value of every row."""
     answers = engine.answers(data, cluster)
     return [figures.result(row, answers).ours for row in data["rows"]]

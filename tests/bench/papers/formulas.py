@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What papers state as formulas, and how they count what they publish."""
+"""Formulas of the papers, and how they count their published numbers."""
 
 
 # ---- Chimera, table 2: bubble over the whole, forwards and backwards equally long ----

@@ -69,7 +69,7 @@ static opipe_status forget_skips(const json_t *question, opi_layers *layers, opi
   return OPIPE_OK;
 }
 
-/* So much more of a layer's time, of which tensor devices share `share`. */
+/* Adds extra_ns to a layer's time, of which tensor devices share `share`. */
 static void lengthen(double extra_ns, bool shared, double *io_part_ns, double all_ns,
                      double *io_share) {
   const double divided = all_ns * *io_share + (shared ? extra_ns : 0);

@@ -44,7 +44,7 @@ def table(results):
 
 
 def reasons(results):
-    """What would have to be true where a row is not met."""
+    """The reasons of rows that are not met."""
     return ["- %s (%s): %s" % (r.row["id"], r.row["what"], r.row["why"]) for r in results if "why" in r.row]
 
 

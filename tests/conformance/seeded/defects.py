@@ -210,6 +210,29 @@ BATCHES = {
     "batch-without-end": "is NULL, but others that belong with it are not",
 }
 
+# Of transports between processes, and how --processes finds them.
+PROCESSES = {
+    "": "",
+    "message-lost": "messages between processes: rank",
+    "message-twice": "messages are whole",
+    "other-sequence": "messages are whole",  # in another order
+    "torn": "messages are whole",
+    "streams-crossed": "are those of their own stream",
+    "sum-bit": "the sums are those of rising order",
+    "sums-by-rank": "the sums are those of rising order",
+    "abort-of-nothing": "it does not hear of the end",
+    "abort-unheard": "abort over processes: rank 0 waits for ever",
+    "abort-without-reason": "the message has no 'the first reason'",
+    "death-unheard": "a process that is killed: rank 0 waits for ever",
+    "notify-never": "notify has not called",
+    "memory-overlaps": "nobody receives in was written",
+    "descriptor-left": "world_close leaves 1 descriptors",
+    "mapping-left": "world_close leaves 1 pieces of shared memory",
+    "thread-left": "world_close leaves 1 threads",
+    "board-key-twice": "the key 'seeded' is posted twice",
+    "board-key-long": "the key of a note has more than 63 bytes",
+}
+
 # The inner backend works late, by a thread of its own.
 LATE_BACKEND = {
     "": "",
@@ -224,6 +247,8 @@ CASES = (
     + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
     + cases("transport-emulated", BATCHES, ("rule=grouped",))
+    + cases("transport-shm", PROCESSES, ("--processes", "2"))
+    + cases("transport-shm", {name: PROCESSES[name] for name in ("", "message-lost", "sum-bit", "abort-unheard", "death-unheard")}, ("--processes", "3"))
     + cases("schedule-gpipe", COMMON)
     + cases("schedule-gpipe", SCHEDULE)
     + [

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "seeded.h"
+#include "transport_left.h"
 
 static opipe_transport real;
 
@@ -52,6 +53,8 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
     plain.options = NULL;
   if (seeded("world-leaks"))
     lose_memory();
+  if (!leave_behind(&plain, err))
+    return OPIPE_E_STATE;
   const opipe_status status = real.world_open(self, &plain, out_world, err);
   if (seeded("world-silent"))
     return silence(status, err);
@@ -83,6 +86,13 @@ static opipe_status endpoint_ready(opipe_endpoint *endpoint, opipe_error *err) {
   if (unlike.status < 0)
     return opipe_fail(err, unlike.status, "%s", unlike.message);
   return real.endpoint_ready == NULL ? OPIPE_OK : real.endpoint_ready(endpoint, err);
+}
+
+/* In the process of rank 0 nobody hears of an abort, or of a process that has ended. */
+static opipe_status deaf(opipe_status status, const opipe_error *err) {
+  const bool dead = err != NULL && strstr(err->message, "has ended") != NULL;
+  const bool unheard = seeded(dead ? "death-unheard" : "abort-unheard") && endpoints[0] != NULL;
+  return status == OPIPE_E_PEER && unheard ? OPIPE_PENDING : status;
 }
 
 /* ---- streams ---- */
@@ -154,6 +164,9 @@ static opipe_status stream_open(opipe_endpoint *endpoint, const opipe_stream_par
     p.depth = 1;
   if (seeded("streams-mixed-up"))
     mix_up(&p);
+  if (seeded("streams-crossed") && p.src_rank == 0 && endpoint == endpoints[0] && p.kind == 0 &&
+      p.index / 2 == 10)
+    p.index ^= 1;
   opipe_status status = real.stream_open(endpoint, &p, out_stream, err);
   if (status == OPIPE_OK)
     note(*out_stream, endpoint);
@@ -203,6 +216,12 @@ static opipe_status send(opipe_stream *stream, uint64_t sequence, const opipe_re
     r.n_bytes = 32;
   if (seeded("ready-ignored"))
     ready = NULL;
+  if (seeded("message-lost") && sequence == 20)
+    return OPIPE_OK;
+  static _Thread_local opipe_region last;
+  if (seeded("message-twice") && sequence == 21)
+    r = last; /* a receiver gets 20 again, and never 21 */
+  last = *region;
   const unsigned before = atomic_load(&n_tests);
   const opipe_status status =
       real.send(stream, sequence, &r, ready, seeded("sent-ignored") ? NULL : done, err);
@@ -223,7 +242,7 @@ static opipe_status recv(opipe_stream *stream, uint64_t sequence, const opipe_re
   if (seeded("recv-allocates"))
     host->realloc(host->ctx, host->realloc(host->ctx, NULL, 0, 8, 8), 8, 0, 8);
   const opipe_status status =
-      real.recv(stream, sequence, &r, seeded("received-ignored") ? NULL : done, err);
+      deaf(real.recv(stream, sequence, &r, seeded("received-ignored") ? NULL : done, err), err);
   return status == OPIPE_PENDING && seeded("depth-more") ? OPIPE_OK : status;
 }
 
@@ -231,7 +250,7 @@ static opipe_status test(opipe_stream *stream, uint64_t sequence, opipe_error *e
   static uint32_t n_calls;
   if (other_thread(err))
     return OPIPE_E_STATE;
-  const opipe_status status = real.test(stream, sequence, err);
+  const opipe_status status = deaf(real.test(stream, sequence, err), err);
   atomic_fetch_add(&n_tests, 1);
   if (seeded("test-unsteady") && status == OPIPE_OK && ++n_calls % 2 == 0)
     return OPIPE_PENDING;
@@ -253,7 +272,12 @@ static opipe_status wait_(opipe_endpoint *endpoint, uint32_t seen, uint64_t time
     seen = real.doorbell(endpoint);
   if (seeded("wait-without-timeout"))
     timeout_ns = UINT64_MAX;
-  return real.wait(endpoint, seen, timeout_ns, err);
+  const opipe_status status = deaf(real.wait(endpoint, seen, timeout_ns, err), err);
+  if (status == OPIPE_PENDING) { /* as if it had slept */
+    (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return opipe_fail(err, OPIPE_E_TIMEOUT, "nothing has rung");
+  }
+  return status;
 }
 
 static void notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void *ctx), void *ctx) {
@@ -401,11 +425,28 @@ static opipe_status test_itself(opipe_group *group, uint64_t sequence) {
   return done ? OPIPE_OK : OPIPE_PENDING;
 }
 
+/* "sum-bit": the lowest bit of the last sum of round 3, once. */
+static struct {
+  opipe_group *group;
+  opipe_region region;
+} summed;
+
+static void flip_bit(const opipe_group *group, uint64_t sequence) {
+  if (sequence != 3 || summed.group != group)
+    return;
+  ((unsigned char *)opipe_host_at(&summed.region))[0] ^= 1;
+  summed.group = NULL;
+}
+
 static opipe_status all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                                uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                opipe_event *done, opipe_error *err) {
   if (adds_itself())
     return reduce_itself(group, sequence, region, n_elems, dtype);
+  if (sequence == 3) {
+    summed.region = *region;
+    summed.group = group;
+  }
   if (seeded("sums-of-fewer"))
     n_elems -= n_elems > 1;
   if (seeded("sums-of-more"))
@@ -430,6 +471,8 @@ static opipe_status group_test(opipe_group *group, uint64_t sequence, opipe_erro
     return status;
   }
   const opipe_status status = real.group_test(group, sequence, err);
+  if (seeded("sum-bit") && status == OPIPE_OK && endpoints[1] != NULL)
+    flip_bit(group, sequence);
   return status == OPIPE_PENDING && seeded("sums-early") ? OPIPE_OK : status;
 }
 
@@ -445,6 +488,42 @@ static opipe_status batch_begin(opipe_endpoint *endpoint, opipe_error *err) {
 static opipe_status batch_end(opipe_endpoint *endpoint, opipe_error *err) {
   const opipe_status status = seeded("batch-of-nothing") ? OPIPE_OK : real.batch_end(endpoint, err);
   return seeded("batch-never-open") && status == OPIPE_E_STATE ? OPIPE_OK : status;
+}
+
+/* ---- memory of the transport's ---- */
+
+/* "memory-overlaps": what an endpoint is given second is what it was given first. */
+static struct {
+  opipe_endpoint *endpoint;
+  void *data;
+} given[3];
+
+static opipe_status memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes, void **out_data,
+                                 opipe_error *err) {
+  uint32_t i = 0;
+  while (i < 2 && given[i].endpoint != endpoint && given[i].endpoint != NULL)
+    ++i;
+  if (seeded("memory-overlaps") && given[i].endpoint == endpoint) {
+    *out_data = given[i].data;
+    return OPIPE_OK;
+  }
+  const opipe_status status = real.memory_alloc(endpoint, n_bytes, out_data, err);
+  if (status == OPIPE_OK) {
+    given[i].endpoint = endpoint;
+    given[i].data = *out_data;
+  }
+  return status;
+}
+
+static void memory_free(opipe_endpoint *endpoint, void *data) {
+  static void *freed[3];
+  uint32_t i = 0;
+  while (i < 2 && freed[i] != data && freed[i] != NULL)
+    ++i;
+  if (seeded("memory-overlaps") && freed[i] == data)
+    return;
+  freed[i] = data;
+  real.memory_free(endpoint, data);
 }
 
 void seeded_damage(void *table) {
@@ -474,6 +553,10 @@ void seeded_damage(void *table) {
   if (OPIPE_HAS(t, opipe_transport, batch_end)) {
     t->batch_begin = batch_begin;
     t->batch_end = seeded("batch-without-end") ? NULL : batch_end;
+  }
+  if (OPIPE_HAS(t, opipe_transport, memory_free) && t->memory_alloc != NULL) {
+    t->memory_alloc = memory_alloc;
+    t->memory_free = memory_free;
   }
   if (seeded("groups-null"))
     t->group_open = NULL, t->group_close = NULL, t->all_reduce = NULL, t->group_test = NULL;

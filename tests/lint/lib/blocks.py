@@ -35,8 +35,8 @@ def balance(lines):
 
 
 def without_directives(source, macros):
-    """The source with preprocessor lines blanked. Of an #if whose first branch opens a brace and does not close it, only that branch is
-    kept. macros: bodies of macros that take several lines are kept, as code of the place where they stand."""
+    """The source with preprocessor lines blanked. If the first branch of an #if opens a brace and does not close it, only that branch
+    is kept. macros: bodies of macros that take several lines are kept, as code of the place where they stand."""
     kept = []
     hidden = []  # of every #if around: where its branch begins, and whether this one is blanked
     lines = source.split("\n")
@@ -88,7 +88,7 @@ class Function:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
     def closing(self, at):
-        """Of the bracket at `at`."""
+        """Index of the partner of the bracket at `at`."""
         depth = 0
         while at < len(self.tokens):
             text = self.tokens[at].text

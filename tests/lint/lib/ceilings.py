@@ -27,7 +27,7 @@ class Ceilings:
                 self.lines[parts[0]] = (int(parts[1]), parts[2])
 
     def named(self, kind):
-        """What stands behind KIND: in the names of the lines."""
+        """The names after KIND: in the lines."""
         return [name[len(kind) + 1:] for name in self.lines if name.startswith(kind + ":")]
 
     def hold(self, name, value, aim, where=(PATH, 0), found=()):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs from the commit that this tree grew from: files that are committed since, changed or new. Run as a script: prints the
-labels of tests/when.txt whose tests need not run, as one regular expression; with --tests one for the names of those tests that the
-folders in question have (./dev test --changed).
+"""Files that differ from the commit that this tree grew from: committed since, changed or new. Run as a script: prints the labels of
+tests/when.txt whose tests need not run, as one regular expression; with --tests one for the names of those tests that the folders in
+question have (./dev test --changed).
 
 The commit is where HEAD left OPIPE_BASE, else the branch that the clone has as origin's, else main. It is unknown without git, where
 there is none of these, and where HEAD is that commit itself and nothing differs; with OPIPE_EVERYTHING set nobody asks. Then all
@@ -50,8 +50,8 @@ def files():
 
 
 def reached(sources):
-    """Those of the sources that may compile otherwise than before: they, or files that they include, differ. Includes are matched by the
-    ends of paths, so some are taken in vain, none is left out."""
+    """Returns the sources that may compile otherwise than before: they, or files that they include, differ. Includes are matched by
+    the ends of paths, so some are taken in vain, none is left out."""
     differ = files()
     if differ is None or any(ABOUT_ALL.search(path) or path.endswith(".proto") or path.startswith("tests/lint/") for path in differ):
         return list(sources)

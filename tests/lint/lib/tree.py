@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lint scripts share: the files of the tree, C source without comments and strings, the list of exceptions,
+"""Shared by the lint scripts: the files of the tree, C source without comments and strings, the list of exceptions,
 and the report."""
 import os
 import re
@@ -45,8 +45,8 @@ def code(source):
 
 
 class Report:
-    """Findings of one check. Those named in exceptions.txt are left out; an exception that matches nothing is itself a
-    finding, so that the list cannot outlive its reasons."""
+    """Findings of one check. Findings that exceptions.txt names are left out; an exception that matches nothing is
+    itself a finding, so that the list cannot outlive its reasons."""
 
     def __init__(self, check):
         self.check = check

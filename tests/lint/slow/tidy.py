@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Probable bugs: clang-tidy 14 with the checks of .clang-tidy over every C source of the build. In sources of tests its analyzer is left
-out; elsewhere it follows calls and paths far only with OPIPE_TIDY=deep, which takes three times as long. What is no bug stands in
-exceptions.txt, as PATH:CHECK."""
+out; elsewhere it follows calls and paths far only with OPIPE_TIDY=deep, which takes three times as long. Findings that are no bugs are
+listed in exceptions.txt, as PATH:CHECK."""
 import json
 import os
 import re

@@ -446,7 +446,7 @@ static inline opipe_status jac_compare(jac_case *c, uint32_t p, opipe_error *err
   return OPIPE_OK;
 }
 
-/* What Accumulate i of parameter p reads; OPIPE_NONE: there is none. */
+/* The gradient that Accumulate i of parameter p reads; OPIPE_NONE: there is none. */
 static inline uint32_t jac_gradient(const opi_training *t, const opi_train_param *p, uint32_t i) {
   if (i >= p->n_gradients)
     return OPIPE_NONE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gradients of real models stumble over: rows that are masked everywhere, ties, places where
- * a function has a corner, values with several uses, one constant in several roles; and that the
+/* Traps of real models for gradients: rows that are masked everywhere, ties, places where a
+ * function has a corner, values with several uses, one constant in several roles; and that the
  * comparison itself finds a gradient that is wrong.
  */
 #include "tests/loader/gradient/jacobian.h"

@@ -295,7 +295,7 @@ static void test_scalars_by_rows(void) {
   }
 }
 
-/* -- what is refused --------------------------------------------------------------------------- */
+/* -- refused losses ---------------------------------------------------------------------------- */
 
 static void test_refusals(void) {
   const int64_t rows[1] = {ROWS + 1};

@@ -46,7 +46,7 @@ static const opi_node *maker_of(const opi_graph *g, uint32_t v) {
   return node;
 }
 
-/* What was widened is widened again where the backward pass reads it, in another shape, too. */
+/* A widened value is widened again where the backward pass reads it, in another shape, too. */
 static void check_kept(const cut_case *c) {
   const opi_training *t = c->training;
   const opi_graph *g = t->graph;
@@ -153,7 +153,7 @@ static void count_handed_on(const cut_case *c, uint32_t *out_given, uint32_t *ou
   }
 }
 
-/* Of half types alone, with masks, as the second model has, and without. */
+/* Models of half types alone, with masks, as the second model has, and without. */
 static void test_handing_on(void) {
   static const char *const of[] = {"whisper/train", "gpt2/train"};
   for (uint32_t i = 0; i < 4; ++i) {

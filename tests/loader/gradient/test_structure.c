@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training graph promises, on real models cut into stages at every n-th node: backward nodes
+/* Promises of a training graph, on real models cut into stages at every n-th node: backward nodes
  * read what their stage has, I never waits for W, one Accumulate per parameter and stage, sums that
  * equal the uncut graph's, recomputation that changes no bit.
  *
@@ -14,7 +14,7 @@ static const char *const models[] = {"gpt2/train",   "bert/train",      "t5/trai
                                      "llama/train",  "qwen2_moe/train", "perceiver/train",
                                      "whisper/train"};
 
-/* -- what backward nodes read ------------------------------------------------------------------ */
+/* -- inputs of backward nodes ------------------------------------------------------------------ */
 
 static bool is_free(const opi_graph *g, uint32_t v) {
   return v == OPIPE_NONE || g->values[v].producer == OPIPE_NONE;

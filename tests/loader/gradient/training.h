@@ -105,7 +105,7 @@ static inline opipe_status test_count_of(const test_step *s, double *out, opipe_
   return OPIPE_OK;
 }
 
-/* What Accumulate node of `gradient` adds. */
+/* The addend of the Accumulate node of `gradient`. */
 static inline uint32_t test_addend(const opi_training *t, uint32_t gradient) {
   return t->graph->nodes[t->graph->values[gradient].producer].in[0];
 }

@@ -182,7 +182,7 @@ static void test_decoding_equals_the_prompt(void) {
   check_decoding(3, 2, 3, false);
 }
 
-/* Of a cache that slides: `kept` rows are the newest keys of both sequences, of `at` so far. */
+/* In a cache that slides, `kept` rows are the newest keys of both sequences, of `at` so far. */
 static void check_rows(const sequences *s, const float *present, int64_t capacity, int64_t at,
                        int64_t kept) {
   for (int64_t h = 0; h < BATCH * KV; ++h) {

@@ -37,7 +37,7 @@ static inline void close_sequence(sequence *q) {
   opi_arena_release(&q->arena);
 }
 
-/* Of the rows and tokens of the model's first input. */
+/* Binds the rows and tokens of the model's first input. */
 static inline bool bind_sequence(sequence *q, const char *what, uint32_t flags) {
   opipe_error err = OPIPE_ERROR_INIT;
   const int64_t rows = q->m.inputs[0].shape[0];

@@ -467,7 +467,8 @@ static void test_every_allocation_may_fail(void) {
   test_close(&t);
 }
 
-/* What may stand in for a binding: every difference that makes another graph is seen. */
+/* Options under which a binding may be used again: every difference that makes another graph is
+ * seen. */
 static void test_same_options(void) {
   const float data[2][2] = {{1, 2}, {1, 3}};
   const opi_dim_binding dims[] = {{"batch", 2}, {"batch", 3}, {"seq", 2}};

@@ -97,7 +97,7 @@ static void add(layer *l, uint32_t mask) {
   finish(l, softmax(l, test_op(&l->t, "Add", l->scores, mask)));
 }
 
-/* ---- what is causal ---- */
+/* ---- causal models ---- */
 
 static uint32_t pad(layer *l, float fill) {
   const uint32_t mask = cast(l, input(l, "mask", OPIPE_INT64), OPIPE_FLOAT);
@@ -204,7 +204,7 @@ static void taken_apart(layer *l) {
   finish(l, test_op(&l->t, "Div", in[0], sum));
 }
 
-/* ---- what is not ---- */
+/* ---- others ---- */
 
 static void no_mask(layer *l) {
   finish(l, softmax(l, l->scores));

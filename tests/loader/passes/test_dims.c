@@ -156,7 +156,8 @@ static void test_refused_dims_name_both_numbers(void) {
   test_close(&t);
 }
 
-/* What pinned inputs alone have is known: it may be said again, and must be the same. */
+/* Dimensions that only pinned inputs have are known: they may be given again, and must be the
+ * same. */
 static void test_dims_of_pinned_inputs(void) {
   const int64_t data[12] = {0}, ids[2] = {2, 3}, patches[1] = {3};
   const opi_pin pins[2] = {

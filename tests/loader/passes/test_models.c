@@ -290,7 +290,7 @@ static void test_gpt2_past_shrinks(void) {
   const opi_graph *g = bound->graph;
   OPI_ASSERT_INT(bound->n_file_nodes, 3069);
   OPI_ASSERT(g->n_nodes < 800);
-  for (uint32_t n = 0; n < g->n_nodes; ++n) { /* what is left computes with floats */
+  for (uint32_t n = 0; n < g->n_nodes; ++n) { /* the nodes left compute with floats */
     const uint32_t out = g->nodes[n].out[0];
     OPI_ASSERT(opi_dtype_is_float(g->values[out].dtype));
   }

@@ -83,7 +83,7 @@ static void test_ranges_are_checked(void) {
   close_sequence(&q);
 }
 
-/* Of several outputs each says where it has its tokens; keys and values with what was there before.
+/* Each of several outputs says where it has its tokens; keys and values include the earlier ones.
  */
 static void test_outputs_say_their_tokens(void) {
   static const char *const names[] = {"logits", "present_k_0"};

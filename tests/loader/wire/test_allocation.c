@@ -64,7 +64,7 @@ static void test_every_allocation_of_a_tensor(void) {
   free(b.data);
 }
 
-/* What a refused model took is given back too. */
+/* A refused model gives its memory back too. */
 static void test_refused_models_leak_nothing(void) {
   static const char *const names[] = {"cycle", "written_twice", "reads_nothing", "function_cycle"};
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {

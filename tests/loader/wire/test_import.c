@@ -343,7 +343,7 @@ static void keep_line(void *ctx, uint32_t level, const char *file, uint32_t line
   (void)snprintf(lines + n, 1024 - n, "%s\n", msg);
 }
 
-/* What is odd but can be read is said, once. */
+/* Oddities that can be read cause a warning, once. */
 static void test_warnings(void) {
   char lines[1024] = "";
   const opi_logger logger = {lines, keep_line, OPIPE_LOG_WARN};

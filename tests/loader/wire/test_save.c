@@ -109,7 +109,8 @@ static void test_external_files_are_known_by_what_they_are(void) {
   opi_model_free(model);
 }
 
-/* Neither a save nor model_write puts a model in the place of what its own weights are read from.
+/* A save or model_write never puts a model in the place of a file that its own weights are read
+ * from.
  */
 static void test_weights_in_use_are_never_written_over(void) {
   char weights[512], path[512];
@@ -147,7 +148,7 @@ static void test_weights_in_use_are_never_written_over(void) {
   opi_model_free(model);
 }
 
-/* What a node holds, or nobody: said before anything is computed, too. */
+/* Parameters that a node holds, or nobody: named before anything is computed, too. */
 static void test_parameters_without_a_place_are_named(void) {
   char path[512];
   const char *out = folder("places");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a name, a call and a version mean where they stand: subgraphs and what they capture, local
+/* Meaning of names, calls and versions where they stand: subgraphs and what they capture, local
  * functions, opset imports, stage annotations.
  */
 #include <stdio.h>

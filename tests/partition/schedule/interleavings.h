@@ -3,7 +3,7 @@
  * rules' own words and without the proof. Stages form a chain; a micro-batch passes one replica of
  * each; forwards have slices, backwards slices and parts.
  *
- * A state is where every rank stands. What has happened follows from it.
+ * A state is where every rank stands. The past follows from it.
  */
 #ifndef TESTS_INTERLEAVINGS_H
 #define TESTS_INTERLEAVINGS_H
@@ -14,7 +14,7 @@
 
 enum { REPLAY_RANKS = 4, REPLAY_STATES = 1 << 20, REPLAY_ITEMS = 512, REPLAY_NEEDS = 3 };
 
-/* What never changes while a list runs, by item. OPIPE_NONE: nothing. */
+/* Tables that never change while a list runs, by item. OPIPE_NONE: nothing. */
 typedef struct replay_tables {
   uint32_t rank[REPLAY_ITEMS];
   uint32_t other[REPLAY_ITEMS];               /* messages: the item at the other end */
@@ -150,7 +150,7 @@ static inline void replay_tabulate(replay *r, replay_tables *t) {
   }
 }
 
-/* ---- what has happened ---- */
+/* ---- the past ---- */
 
 static inline bool replay_done(const replay *r, uint32_t item) {
   return item != OPIPE_NONE && r->at[r->t->rank[item]] > item;

@@ -173,7 +173,7 @@ static void test_a_deadlock_is_told_as_its_cycle(void) {
   opi_order_free(order);
 }
 
-/* Of computes alone: those in the circle and no others, by the steps of the order as it was given,
+/* The cycle names the computes in it and no others, by the steps of the order as it was given,
  * reductions that are placed anew included. */
 static void test_a_deadlock_of_computes_is_told_as_its_cycle(void) {
   static const struct {

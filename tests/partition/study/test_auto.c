@@ -42,7 +42,7 @@ static void one_against_named(uint32_t seed, bool tiny) {
     opi_judged judged;
     if (opi_planner_find(names[i])(&q.planning, &s, &err) != OPIPE_OK)
       continue;
-    /* what is an order for simulation alone is played as what can run */
+    /* an order for simulation alone is played as one that can run */
     s->schedule = strcmp(names[i], "pipedream") == 0 ? "1f1b" : s->schedule;
     const opipe_status played = opi_strategy_judge(&q, s, &judged, &err);
     if (played == OPIPE_OK && judged.over_bytes <= 0) {
@@ -101,6 +101,13 @@ static opi_layer sum_of(const brute *b, uint32_t stage) {
   return sum;
 }
 
+/* A play gives each of a rank's replicas an equal part of a micro-batch's rows. Rows are whole: a
+ * replica takes up to ceil(samples / replicas) of them, so many times as much. */
+static double most_of(const brute *b, uint32_t rank) {
+  const uint32_t n = b->shares[rank], rows = (b->samples + n - 1) / n;
+  return b->cuts_rows ? (double)rows * n / b->samples : 1;
+}
+
 /* Plays it with loads of the test's own. */
 static void play_plan(brute *b) {
   const uint32_t n = b->n_ranks, t = b->width;
@@ -132,15 +139,18 @@ static void play_plan(brute *b) {
     double factor = 0;
     for (uint32_t k = 0; rank != OPIPE_NONE && k < t; ++k)
       factor = fmax(factor, b->factor[b->cluster->class_of[b->order[rank * t + k]]]);
-    instances[i] = (opi_stage_load){
-        .forward_ns = sum.forward_ns * factor,
-        .input_ns = sum.input_ns * factor,
-        .weight_ns = sum.weight_ns * factor,
-        .send_bytes = stage + 1 == n ? 0 : (double)sum.cut_bytes,
-        .gradient_bytes = (double)sum.param_bytes / t,
-        .tensor_sums = t > 1 ? 2 * (b->ends[stage + 1] - b->ends[stage]) : 0,
-        .tensor_bytes =
-            t > 1 ? (double)sum.width_bytes / (2.0 * (b->ends[stage + 1] - b->ends[stage])) : 0};
+    const double most = most_of(b, stage); /* where rows are divided, stage s is of rank s */
+    factor *= most;
+    instances[i] =
+        (opi_stage_load){.forward_ns = sum.forward_ns * factor,
+                         .input_ns = sum.input_ns * factor,
+                         .weight_ns = sum.weight_ns * factor,
+                         .send_bytes = stage + 1 == n ? 0 : (double)sum.cut_bytes,
+                         .gradient_bytes = (double)sum.param_bytes / t,
+                         .tensor_sums = t > 1 ? 2 * (b->ends[stage + 1] - b->ends[stage]) : 0,
+                         .tensor_bytes = t > 1 ? most * (double)sum.width_bytes /
+                                                     (2.0 * (b->ends[stage + 1] - b->ends[stage]))
+                                               : 0};
     if (i % p->n_replicas == 0)
       stages[stage] = instances[i];
   }
@@ -165,7 +175,7 @@ static void play_plan(brute *b) {
 
 /* All devices in all orders. */
 static void each_order(brute *b, uint32_t at, uint32_t n, uint32_t taken) {
-  if (at == n) {
+  if (at == n || at == OPI_COUNT(b->order)) {
     play_plan(b);
     return;
   }
@@ -178,7 +188,7 @@ static void each_order(brute *b, uint32_t at, uint32_t n, uint32_t taken) {
 
 static void each_cut(brute *b, uint32_t stage, uint32_t used) {
   const uint32_t n = b->layers->n_layers;
-  if (stage + 1 == b->n_ranks) {
+  if (stage + 2 >= OPI_COUNT(b->ends) || stage + 1 == b->n_ranks) {
     b->ends[stage + 1] = n;
     each_order(b, 0, used * b->copies * b->width, 0);
     return;
@@ -189,7 +199,7 @@ static void each_cut(brute *b, uint32_t stage, uint32_t used) {
 }
 
 static void each_share(brute *b, uint32_t rank, uint32_t used) {
-  if (rank == b->n_ranks) {
+  if (rank == b->n_ranks || rank == OPI_COUNT(b->shares)) {
     b->cuts_rows = used > b->n_ranks;
     if (b->cuts_rows && b->copies > 1)
       return;
@@ -368,7 +378,7 @@ static void test_threads_change_nothing(void) {
   }
 }
 
-/* ---- what does not fit falls before it is played ---- */
+/* ---- candidates that do not fit fall before they are played ---- */
 
 /* Bytes of one stage of a strategy: what a micro-batch keeps of it, as the search counts them. */
 static opi_stage_load kept_of(const opi_layers *layers, const opi_strategy *s, uint32_t stage) {
@@ -381,8 +391,8 @@ static opi_stage_load kept_of(const opi_layers *layers, const opi_strategy *s, u
   return load;
 }
 
-/* What an order says that its ranks keep is what its play finds: not a millionth less may be there,
- * and as much is enough. */
+/* The bytes that an order's ranks are said to keep are those that its play finds: a millionth less
+ * is too little, and as much is enough. */
 static void one_kept(const opi_auto *q, const opi_strategy *s) {
   opi_shown shown;
   double peaks[64] = {0};
@@ -431,7 +441,7 @@ static void test_kept_before_it_is_played(void) {
   opi_layers_free(layers);
 }
 
-/* ---- what is asked for, and what is not ---- */
+/* ---- options that are given, and options that are not ---- */
 
 static void test_permissions(void) {
   opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
@@ -662,7 +672,7 @@ static void test_infeasible(void) {
   double least = 0;
   const char *says = strstr(err.message, "takes ");
   OPI_ASSERT_FATAL(says != NULL && sscanf(says, "takes %lf bytes", &least) == 1);
-  opi_cluster enough = make_cluster(1, 2, (uint64_t)least, dapple_rates); /* what it says does */
+  opi_cluster enough = make_cluster(1, 2, (uint64_t)least, dapple_rates); /* that cap suffices */
   q.planning.cluster = &enough;
   answer = auto_ask(&q);
   opi_auto_free(answer);

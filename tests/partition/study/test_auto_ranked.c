@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner `auto` ranks behind the best: different things to do, each as good as any cut of
- * its kind, however early bounds end the search.
+/* The strategies that planner `auto` ranks behind the best are different things to do, each as good
+ * as any cut of its kind, however early bounds end the search.
  * ctest: timeout=120
  */
 #include "tests/partition/study/auto.h"

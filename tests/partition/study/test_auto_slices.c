@@ -82,7 +82,7 @@ static void one_against_terapipe(uint32_t seed, bool forward) {
   opi_layers_free(layers);
 }
 
-/* Of some questions the answer is such a slicing, or nothing would be seen here. */
+/* Some questions have such a slicing as their answer, or nothing would be seen here. */
 static void test_no_slicing_of_terapipe_is_faster(void) {
   n_uneven = 0;
   for (uint32_t i = 0; i < 60; ++i) {
@@ -168,7 +168,7 @@ static void test_lengths_follow_the_context(void) {
   opi_layers_free(flat);
 }
 
-/* What slices take is what was played: two slices of one stage on one device, one after the other.
+/* Slices take the time that was played: two slices of one stage on one device, one after the other.
  */
 static void test_slices_take_what_layers_say(void) {
   const rates free_links = {1000, 1000, 1000, 1000, 0};

@@ -35,7 +35,7 @@ static bool is_near(double found, double wanted) {
        " {\"nodes\": 2, \"latency_ns\": 3, \"bandwidth\": 1e9, \"port\": 2e9}," \
        " {\"latency_ns\": 4, \"bandwidth\": 1e9, \"oversubscription\": 16}]}"
 
-/* ---- what is read ---- */
+/* ---- reading ---- */
 
 static void test_without_tiers(void) {
   opi_cluster c;

@@ -56,7 +56,8 @@ static void test_totals_of_published_profiles(void) {
   }
 }
 
-/* What skips layers crosses every cut under way; layers come in an order that edges allow. */
+/* An edge that skips layers crosses every cut under way; layers come in an order that edges
+ * allow. */
 static void test_order_and_cuts(void) {
   static const char text[] =
       "node7 -- last, (a) -- b -- forward_compute_time=1.5, backward_compute_time=3.000, "
@@ -82,7 +83,8 @@ static void test_order_and_cuts(void) {
   opi_layers_free(layers);
 }
 
-/* What is no UTF-8 in a name would be none in the JSON. Found by tests/fuzz/fuzz_layers.c. */
+/* Bytes of a name that are not UTF-8 would make the JSON invalid. Found by
+ * tests/fuzz/fuzz_layers.c. */
 static void test_names_can_be_written(void) {
   static const char text[] =
       "node1 -- a\x91z -- forward_compute_time=1, backward_compute_time=1, "

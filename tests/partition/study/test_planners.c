@@ -226,7 +226,7 @@ static plan best_of(const reference *r, uint32_t layers, const uint32_t *used) {
   return best;
 }
 
-/* Of one or two nodes. */
+/* The best of all answers on one or two nodes. */
 static double best_of_all(const reference *r) {
   const uint32_t size = r->machine.per_node, second = r->machine.n_nodes == 2 ? size : 0;
   double best = INFINITY;

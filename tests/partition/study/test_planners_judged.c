@@ -158,7 +158,7 @@ static void test_one_stage_wants_no_slices(void) {
   opi_layers_free(layers);
 }
 
-/* What slices take adds up to the sample but for launches, on any tensor width. */
+/* The times of slices add up to the sample's, except for launches, on any tensor width. */
 static void test_slices_add_up(void) {
   const opi_cluster cluster = find_cluster("selene:nodes=1");
   opi_layers *layers = describe(LLAMA, &cluster, 8);

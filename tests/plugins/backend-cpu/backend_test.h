@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the CPU backend share: the plugin, opened from the build tree with memory that
+/* Shared by the tests of the CPU backend: the plugin, opened from the build tree with memory that
  * counts; small graphs; one call that compiles, binds and runs.
  */
 #ifndef TESTS_PLUGINS_BACKEND_CPU_BACKEND_TEST_H_

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the CPU kernels share: every instruction set of this machine with one thread
- * and with two, data, and the two questions: the same bits? close to the double result? */
+/* Shared by the tests of the CPU kernels: every instruction set of this machine with one thread and
+ * with two, data, and the two questions: the same bits? close to the double result? */
 #ifndef TESTS_PLUGINS_BACKEND_CPU_KERNEL_TEST_H_
 #define TESTS_PLUGINS_BACKEND_CPU_KERNEL_TEST_H_
 

@@ -102,7 +102,7 @@ static double clipped(const layer *l, double x) {
   return l->clip > 0 ? fmax(-l->clip, fmin(l->clip, x)) : x;
 }
 
-/* What gate `gate` of unit u takes of the state h. */
+/* The part of gate `gate` of unit u that comes from the state h. */
 static double by_state(int gate, int u, const double *h) {
   double sum = 0;
   for (int k = 0; k < UNITS; ++k)

@@ -95,7 +95,7 @@ static void test_layouts_do_not_depend_on_the_batch(void) {
   close_device();
 }
 
-/* What is only gathered is read where it is. */
+/* A table that is only gathered is read in place. */
 static void test_a_table_alone_is_used_in_place(void) {
   opipe_error err = OPIPE_ERROR_INIT;
   float table[24], y[12];

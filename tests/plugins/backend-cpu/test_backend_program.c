@@ -137,7 +137,7 @@ static void test_arena_is_exact(void) {
   for (int i = 0; i < 64 * 64; ++i)
     x[i] = (float)i;
   OPI_ASSERT_OK(bt_prepare(backend.table, device, &g, 0, &r, &err), &err);
-  OPI_ASSERT_INT(r.info.temp_bytes, 2 * 64 * 64 * 4); /* what is read and what is written */
+  OPI_ASSERT_INT(r.info.temp_bytes, 2 * 64 * 64 * 4); /* the value read and the value written */
   OPI_ASSERT_INT(r.info.workspace_bytes, 0);
   OPI_ASSERT_INT(r.info.arena_bytes, r.info.temp_bytes);
   OPI_ASSERT_OK(bt_step(backend.table, &g, &r, &err), &err);

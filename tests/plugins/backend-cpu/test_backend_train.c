@@ -512,7 +512,7 @@ static void test_tied_table_of_two_programs(void) {
     if (order == 0)
       OPI_ASSERT_OK(t->params_prepare(set, panels, &err), &err);
     if (order == 2)
-      gather_rows(&gather, follows, set, OPIPE_E_STATE); /* what is it to read? */
+      gather_rows(&gather, follows, set, OPIPE_E_STATE); /* the program has nothing to read yet */
     OPI_ASSERT_OK(t->params_commit(set, &err), &err);
     OPI_ASSERT_INT(params_live() - before, order == 2 ? plain.n_bytes : packed.n_bytes);
     gather_rows(&gather, follows, set, OPIPE_OK);

@@ -12,7 +12,7 @@ typedef struct shape {
   int64_t m, k, n;
 } shape;
 
-/* What a product is given and gives. */
+/* Operands and results of a product. */
 typedef struct product {
   shape s;
   float *a;         /* [M,K], numbers of bf16 */

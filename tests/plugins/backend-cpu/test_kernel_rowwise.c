@@ -24,7 +24,7 @@ static float documented_sum(const float *p, int64_t n) {
   return t[0];
 }
 
-/* What one reduction of one row gave, against the same in double. */
+/* Compares one reduction of one row with the same in double. */
 static void check_reduction(int op, const float *row, int64_t columns, float got) {
   double sum = 0.0;
   double squares = 0.0;

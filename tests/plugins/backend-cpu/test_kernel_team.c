@@ -123,8 +123,8 @@ static void meet(void *argument, int32_t worker, int32_t workers) {
   } /* time enough for a worker that spins */
 }
 
-/* What a worker that sleeps does not come for is done by the caller, and only once; one that spins
- * comes itself. */
+/* A part whose worker sleeps is done by the caller, and only once; a worker that spins comes
+ * itself. */
 static void test_the_caller_runs_what_nobody_came_for(void) {
   for (int64_t spin_ns = 0; spin_ns <= 1000000; spin_ns += 1000000) {
     void *memory = NULL;

@@ -43,7 +43,7 @@ static bool product(const char *options, uint32_t threads, float *out) {
   return status >= 0;
 }
 
-/* What comes out where nothing is said, by the device's own name. */
+/* The result without options, by the device's own name. */
 static float own(void) {
   opipe_device_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, name)};
   opipe_error err = OPIPE_ERROR_INIT;

@@ -8,7 +8,7 @@
 
 enum { ROWS = 7, WIDE = 70, OUT = 130, ROOM = ROWS * 16 * 256 };
 
-/* What a case may use: tensors of `dtype`, filled from one sequence of numbers. */
+/* Tensors of a case: of `dtype`, filled from one sequence of numbers. */
 typedef struct maker {
   bt_graph *g;
   uint32_t dtype;
@@ -277,7 +277,7 @@ static uint32_t same_image(maker *m, const char *op, uint32_t a, uint32_t b, int
   return y;
 }
 
-/* What stands with channels last: convolutions of every kind, what may stand among them, and both
+/* Nodes with channels last: convolutions of every kind, nodes that may stand among them, and both
  * ways out. */
 static void convolutions(maker *m) {
   static const int64_t axes[2] = {2, 3}, perm[4] = {0, 2, 3, 1}, three[2] = {3, 3};
@@ -581,7 +581,7 @@ static void test_groups_become_one_kernel(void) {
   OPI_ASSERT_INT(kernels_of(products_with_int8, 0, OPIPE_NONE), 2);
 }
 
-/* What is seen from outside cuts a group in two, wherever it stands. */
+/* A value that is seen from outside cuts a group in two, wherever it stands. */
 static void test_cut_tensors_are_not_swallowed(void) {
   static const uint32_t wanted[6] = {6, 5, 4, 3, 2, 2};
   for (uint32_t i = 0; i < 6; ++i)

@@ -295,7 +295,7 @@ static void test_bits_do_not_depend_on_threads_or_instructions(void) {
   }
 }
 
-/* What the rows that are masked out, and a softmax of exact zeros, must give. */
+/* Gradients of rows that are masked out, and of a softmax of exact zeros. */
 static void test_masked_rows_give_nothing(void) {
   run_case(&cases[16], NULL, 2, &made[0]);
   for (int e = 0; e < 16; ++e)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of 8-bit integers as quantizing tools write them: a range, integers, their product, a
  * scale, a bias and what follows. Fused or not, by every instruction set, with one thread and two:
- * the bits of the reference kernels. What is not such a scale stays a node.
+ * the bits of the reference kernels. A factor that is not such a scale stays a node.
  */
 #include "backend_test.h"
 

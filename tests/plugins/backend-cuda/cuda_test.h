@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the CUDA backend share: the doubles and the plugin on them, opened from the build
- * tree; a program of one Gather.
+/* Shared by the tests of the CUDA backend: the doubles and the plugin on them, opened from the
+ * build tree; a program of one Gather.
  */
 #ifndef TESTS_PLUGINS_BACKEND_CUDA_CUDA_TEST_H_
 #define TESTS_PLUGINS_BACKEND_CUDA_CUDA_TEST_H_

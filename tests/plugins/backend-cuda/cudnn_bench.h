@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of attention by cuDNN share: an opening that counts what it says of plans; numbers of
- * half types.
+/* Shared by the tests of attention by cuDNN: an opening that counts its messages about plans;
+ * numbers of half types.
  */
 #ifndef TESTS_PLUGINS_BACKEND_CUDA_CUDNN_BENCH_H_
 #define TESTS_PLUGINS_BACKEND_CUDA_CUDNN_BENCH_H_

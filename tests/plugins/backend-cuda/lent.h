@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of tensors and fences on a GPU share: a host with a session on the doubles, a stream
- * and memory of its own, and what the driver counted.
+/* Shared by the tests of tensors and fences on a GPU: a host with a session on the doubles, a
+ * stream and memory of its own, and the driver's counts.
  */
 #ifndef TESTS_PLUGINS_BACKEND_CUDA_LENT_H_
 #define TESTS_PLUGINS_BACKEND_CUDA_LENT_H_
@@ -85,7 +85,7 @@ static inline opipe_submit_params lent_params(const opipe_binding_io *in,
   return submit;
 }
 
-/* What the session answers to the ids in host memory. */
+/* Asks the session with the ids in host memory. */
 static inline void lent_ask(lent_host *h) {
   opipe_request *request = NULL;
   opipe_tensor out;

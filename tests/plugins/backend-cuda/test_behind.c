@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches that may begin while the one in front of them ends: which of a run's do, with the same
- * bits as if none did. What they must not stand behind, and that they wait, the doubles hold. */
+ * bits as if none did. The doubles check which launches they must not stand behind, and that they
+ * wait. */
 #include <stdlib.h>
 
 #include "cuda_test.h"

@@ -9,7 +9,7 @@ static const float some_x[ROWS * DEEP] = {1, 2, -1, 0.5f, 3, -2},
                                  some_w[DEEP * WIDE] = {1, 0, 2, -1, 3, 1, 0.5f, 2},
                                  some_row[WIDE] = {10, 20, 30, 40};
 
-/* What differs from product, then Add(product, row of the last axis). */
+/* Differences from product, then Add(product, row of the last axis). */
 enum { PLAIN, ROW_FIRST, ROW_OF_RANK_2, ROW_COMES, COLUMN, READ_TWICE, KEPT, CASES };
 
 static void make_graph(bt_graph *g, int which, float *y, float *more) {

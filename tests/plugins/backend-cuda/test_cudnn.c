@@ -152,7 +152,7 @@ static void test_close_to_our_own(void) {
   cd_close(&without.on);
 }
 
-/* What Attention found is not made again, whoever made it and whoever reads it. */
+/* Sums that Attention found are not made again, whoever made them and whoever reads them. */
 static void test_handed_on(void) {
   bool same = false, as_well = false;
   if (!cd_open(&without.on, "cudnn=0"))
@@ -192,8 +192,8 @@ static uint64_t aligned(uint64_t n_bytes) {
   return (n_bytes + 255) / 256 * 256;
 }
 
-/* Of gradients of `many` for so many sequences: the library's terms (doubles/dnn.c), the result,
- * its statistics and sums. */
+/* Workspace of gradients of `many` for so many sequences: the library's terms (doubles/dnn.c), the
+ * result, its statistics and sums. */
 static uint64_t workspace_of_many(uint64_t sequences) {
   const uint64_t rows = sequences * 2 * 40;
   return aligned(512 + rows * 40 * 2) + aligned(rows * 8 * 2) + 2 * aligned(rows * sizeof(float));
@@ -219,7 +219,7 @@ static void test_sequences_by_turns(void) {
   (void)unsetenv("OPIPE_CUDA_DOUBLE_MEMORY");
 }
 
-/* What is kept of a sequence's rows begins at any number: 3 x 37 of them are no multiple of 4. */
+/* The part kept of a sequence's rows begins at any number: 3 x 37 of them are no multiple of 4. */
 static void test_odd_sequences_by_turns(void) {
   static const form odd = {4, 3, 3, 37, 37, 8, 8, true, true, OPIPE_BFLOAT16, 0};
   static uint16_t whole[TENSORS][ROOM];
@@ -253,7 +253,7 @@ static void test_as_graphs(void) {
   cd_close(&with.on);
 }
 
-/* What cuDNN refuses is ours, and said. */
+/* A form that cuDNN refuses runs on our kernels, with a message. */
 static void test_refused(void) {
   bool same = false;
   if (!cd_open(&without.on, "cudnn=0"))
@@ -270,8 +270,8 @@ static void test_refused(void) {
   cd_close(&without.on);
 }
 
-/* What cuDNN is not asked for is said once for a form; few rows and fp32 are nothing for it. What
- * is passed over for what its form does not tell is not passed over without that. */
+/* A form that cuDNN is not asked for is reported once; few rows and fp32 are not reported. A form
+ * that is passed over for something outside it (a softcap) is used without that. */
 static void test_passed_over(void) {
   static const form odd = {1, 2, 2, 32, 32, 12, 12, true, true, OPIPE_BFLOAT16, 0},
                     few = {1, 2, 2, 16, 32, 12, 12, true, true, OPIPE_BFLOAT16, 0},
@@ -310,8 +310,8 @@ static void test_wrong_versions(void) {
   (void)unsetenv("OPIPE_CUDA_DOUBLE_DNN");
 }
 
-/* What fails once is no refusal: other kernels than a neighbour's would have other bits. Nothing of
- * it is kept. */
+/* A single failure is no refusal: other kernels than a neighbour's would have other bits. Nothing
+ * of it is kept. */
 static void test_failed(void) {
   static const struct {
     const char *told, *said;

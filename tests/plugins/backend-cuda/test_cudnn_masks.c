@@ -66,7 +66,7 @@ typedef struct bench {
   bool hands_on; /* Attention gives its gradient what it found */
   uint16_t data[TENSORS][ROOM];
   unsigned char mask[ROOM * 4];
-  double shown[ROOM]; /* what it adds; -infinity: hidden */
+  double shown[ROOM]; /* as it is added; -infinity: hidden */
   int64_t n[TENSORS];
 } bench;
 
@@ -439,7 +439,7 @@ static uint32_t run_layers(bench *x, const form *f, const int *masks, uint32_t f
   return n;
 }
 
-/* What layers share is prepared once, and lies beside the workspace of all others. */
+/* A mask that layers share is prepared once, and lies beside the workspace of all others. */
 static void test_layers_share_a_mask(void) {
   static const int own[LAYERS] = {0, 1, 2, 3}, one[LAYERS] = {0, 0, 0, 0},
                    two[LAYERS] = {1, 0, 1, 0};

@@ -207,7 +207,8 @@ static void test_queues_do_not_meet_in_a_section(void) {
   close_rig(&r);
 }
 
-/* What a node on the CPU finds in the data is told by the run's event, once, with the node. */
+/* An error that a node on the CPU finds in the data is told by the run's event, once, with the
+ * node. */
 static void test_data_errors_come_back(void) {
   rig r;
   bt_graph g;
@@ -233,7 +234,7 @@ static void test_data_errors_come_back(void) {
   close_rig(&r);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static opipe_status compile(rig *r, const bt_graph *g, uint32_t flags) {
   opipe_program *program = NULL;

@@ -121,7 +121,7 @@ enum { MOST = 3 }; /* tokens */
 static float q[HEADS * MOST * DEPTH], fresh[2][HEADS * MOST * DEPTH], past[2][HEADS * KEYS * DEPTH],
     result[HEADS * MOST * DEPTH];
 
-/* Of the keys (0) or values (1) of `tokens` behind others. */
+/* An element of the keys (0) or values (1) of `tokens` behind others. */
 static float joined(int which, int tokens, int head, int j, int d) {
   const int before = KEYS - tokens;
   return j < before ? past[which][(head * before + j) * DEPTH + d]

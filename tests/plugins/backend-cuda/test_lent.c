@@ -28,7 +28,7 @@ static opipe_request *submit(lent_host *h, const opipe_submit_params *params) {
   return request;
 }
 
-/* Of so many rounds, those of a cover. */
+/* The number of rounds: few in a cover. */
 static int rounds(int all) {
   return opi_test_is_cover() ? 2 : all;
 }
@@ -172,7 +172,8 @@ static void test_events_say_when(void) {
   lent_close(&h);
 }
 
-/* What the host still reads is not written over, and what is being read not by the host. */
+/* Memory that the host still reads is not written over, and the host does not write over memory
+ * that is being read. */
 static void test_memory_is_used_again(void) {
   lent_host h;
   LENT_OPEN(&h, LENT_SMALL, &one_rank, 0);
@@ -289,7 +290,7 @@ static void test_the_answer_of_one_stream_holds_up_no_other(void) {
   others_go_on(1);
 }
 
-/* What the host computes from host memory is looked at by the host. */
+/* The host polls the fences of values that it computes from host memory. */
 static void test_fences_of_host_memory(void) {
   lent_host h;
   LENT_OPEN(&h, LENT_SMALL, &one_rank, 0);
@@ -341,7 +342,7 @@ static void test_outputs_stay_on_the_device(void) {
   lent_close(&h);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refused(lent_host *h, const opipe_binding_io *in, const opipe_binding_io *out,
                     opipe_status status, const char *why) {

@@ -7,7 +7,7 @@ static opipe_error err = OPIPE_ERROR_INIT;
 enum { ROWS = 3, CLASSES = 40, CELLS = ROWS * CLASSES };
 static const int64_t labels[ROWS] = {7, 0, 39};
 
-/* What differs from Cast, Reshape, loss; or from Cast, loss' gradient, Reshape, Cast. */
+/* Differences from Cast, Reshape, loss; or from Cast, loss' gradient, Reshape, Cast. */
 enum { PLAIN, READ_TWICE, KEPT, LOG_PROB, CASES };
 
 typedef struct case_data {
@@ -137,7 +137,7 @@ static uint32_t run_gradient(const opipe_backend *t, opipe_device *device, int w
 }
 
 static void test_scores_are_widened_along(void) {
-  /* rows and their sum; with Cast; with Cast and Relu. What is kept is widened, and not read. */
+  /* rows and their sum; with Cast; with Cast and Relu. A kept value is widened, and not read. */
   static const uint32_t losses[CASES] = {2, 4, 3, 3}, gradients[CASES] = {1, 4, 2, 1};
   ct_backend b;
   opipe_device *device = NULL;
@@ -150,7 +150,7 @@ static void test_scores_are_widened_along(void) {
   }
   OPI_ASSERT_INT(run_loss(t, device, PLAIN, OPIPE_COMPILE_NO_FUSE), 3);
   OPI_ASSERT_INT(run_gradient(t, device, PLAIN, OPIPE_COMPILE_NO_FUSE), 3);
-  /* what is written is looked at: the loss; the gradient of the half type */
+  /* values that are written are checked: the loss; the gradient of the half type */
   OPI_ASSERT_INT(run_loss(t, device, PLAIN, OPIPE_COMPILE_CHECK_FINITE), 3);
   OPI_ASSERT_INT(run_gradient(t, device, PLAIN, OPIPE_COMPILE_CHECK_FINITE), 2);
   t->device_close(device);

@@ -216,7 +216,7 @@ static void sum_some(pair *p, bool near) {
   }
 }
 
-/* What went through host memory beside what the test itself reads and writes. */
+/* Counts the copies through host memory beside those that the test itself makes. */
 static void run_pair(uint32_t second_gpu, bool near) {
   pair p;
   cuda_double_facts before, between, after;

@@ -23,7 +23,7 @@ typedef enum form {
   SCALE_LAST, /* the scale's gradient behind the sums */
   SCALE_OUT,  /* it is an output */
   ONE_WEIGHT, /* scale and bias are one parameter: both are added to it by themselves */
-  /* what stays by itself */
+  /* sums that stay by themselves */
   OF_ADDEND,  /* columns of c */
   OF_BOTH,    /* of dX, of which the sum with c is made, too */
   POSITIONS,  /* sums over the batch alone */
@@ -65,7 +65,7 @@ typedef struct result {
   uint64_t workspace_bytes;
 } result;
 
-/* Of floats and, cut, of bf16: the same numbers. */
+/* Draws floats and, cut, bf16: the same numbers. */
 static void draw(void) {
   uint32_t seed = 11;
   for (int k = 0; k <= INPUTS; ++k) {
@@ -321,7 +321,8 @@ static void test_bits_are_of_shapes_and_types(void) {
   bt_close(&b.base);
 }
 
-/* Of every chunk of 16 rows as many sums as are made, and nothing beside them. */
+/* The workspace has, for every chunk of 16 rows, as many sums as are made, and nothing beside
+ * them. */
 static void test_workspace(void) {
   static const struct {
     form which;

@@ -26,7 +26,7 @@ static void draw_all(void) {
   draw(some_row, MOST, 4);
 }
 
-/* What a program made, and how. */
+/* Results of a program, and its steps. */
 typedef struct made {
   uint32_t steps;
   uint64_t workspace, temp;
@@ -174,7 +174,8 @@ static void test_products_go_through_scratch(void) {
   bt_close(&b.base);
 }
 
-/* What is compiled alone. Of a deep product the double has a workspace of 8 bytes an element. */
+/* Steps of the product compiled alone. The double's workspace of a deep product has 8 bytes an
+ * element. */
 static uint32_t count_steps(bt_backend *b, const product_case *c) {
   opipe_device *device = NULL;
   bt_graph g;
@@ -245,7 +246,7 @@ static void test_pieces_have_one_name(void) {
   bt_close(&b.base);
 }
 
-/* ---- what is added to an accumulator of odd rows ---- */
+/* ---- sums added to an accumulator of odd rows ---- */
 
 /* dW += X^T dY, twice: W [deep, columns]. */
 typedef struct sum_case {

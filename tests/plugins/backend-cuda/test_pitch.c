@@ -21,7 +21,7 @@ typedef struct case_data {
   uint64_t temp;
 } case_data;
 
-/* What differs from the loss' gradient in rows, a view, the gradients of x and of w. */
+/* Differences from the loss' gradient in rows, a view, the gradients of x and of w. */
 enum { PLAIN, ACCUMULATES, READ_ELSEWHERE, OUTPUT, VIEW_OF_OTHER_ROWS, EVEN, CASES };
 
 static uint32_t half(bt_graph *g, uint32_t role, void *data, int64_t rows, int64_t columns) {

@@ -7,7 +7,7 @@
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
-/* What an event behind the run says. */
+/* Runs the graph; returns the status of an event behind the run. */
 static opipe_status run_graph(const opipe_backend *t, opipe_device *device, const bt_graph *g,
                               uint32_t *out_steps) {
   bt_run run;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What norms and gates do along: as many steps as are left, with the bits of the nodes one by one.
- * Sums of another order: test_norms_along.c. */
+/* Work that norms and gates do along: as many steps as are left, with the bits of the nodes one by
+ * one. Sums of another order: test_norms_along.c. */
 #include "cuda_test.h"
 
 static opipe_error err = OPIPE_ERROR_INIT;
@@ -10,7 +10,7 @@ enum { ROWS = 5, WIDE = 24, CELLS = ROWS * WIDE, OUTPUTS = 4 };
 static uint16_t halves[6][CELLS];
 static float floats[6][CELLS];
 
-/* Of floats and, cut, of bf16. */
+/* Draws floats and, cut, bf16. */
 static void draw(void) {
   uint32_t seed = 7;
   for (int k = 0; k < 6; ++k) {
@@ -114,7 +114,7 @@ static void make_gradients(maker *m, form which) {
   const char *op = rms ? "RMSNormalizationGrad" : "LayerNormalizationGrad";
   const char *scale_op = rms ? "RMSNormalizationGradScale" : "LayerNormalizationGradScale";
   uint32_t dx = OPIPE_NONE;
-  if (which == SCALES_FIRST) { /* what is made of the scale's gradient stands before dX */
+  if (which == SCALES_FIRST) { /* the readers of the scale's gradient stand before dX */
     const uint32_t scale = scale_grad(m, scale_op, m->a, false);
     const uint32_t to = bt_value(&m->g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, m->outputs[m->n_outputs++],
                                  BT_SHAPE(WIDE));

@@ -83,7 +83,7 @@ static uint32_t run_graph(const opipe_backend *t, opipe_device *device, form whi
   return run.info.n_kernels;
 }
 
-/* What additions in the order of the nodes make of the sums of each norm. */
+/* The result of adding the sums of each norm in the order of the nodes. */
 static void add_in_order(const opipe_backend *t, opipe_device *device, form which, float *out) {
   float sums[2][WIDE];
   (void)run_graph(t, device, FIRST, 1, 0, sums[0]);

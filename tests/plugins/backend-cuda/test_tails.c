@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What products do along (rows, addends, GELU and its derivative, Split), and values that lie in
- * another one: as many steps as are left, with the results of the nodes one by one. */
+/* Tails of products (rows, addends, GELU and its derivative, Split), and values that lie in another
+ * one: as many steps as are left, with the results of the nodes one by one. */
 #include <math.h>
 
 #include "cuda_test.h"

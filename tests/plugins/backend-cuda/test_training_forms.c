@@ -14,7 +14,7 @@ typedef enum form {
   PRODUCT_GELU,      /* product -> Gelu (tanh) */
   PRODUCT_GELU_GRAD, /* product -> its derivative */
   FEW_ROWS,          /* product by the kernel for few rows */
-  ACCUMULATED,       /* what is added straight into its accumulator */
+  ACCUMULATED,       /* added straight into its accumulator */
   BIAS_GRADIENT,     /* a bias' gradient, along with the weight's */
   PARTS,             /* Q, K, V and their gradients in what they are parts of */
   NARROW_LOSS,       /* scores of a half type, and their gradient, as the loss has them */
@@ -36,7 +36,7 @@ typedef struct counts {
   uint32_t of[FORMS][PASSES];
 } counts;
 
-/* What stands between the core and the backend. */
+/* A table between the core and the backend. */
 static struct {
   ct_backend cuda;
   opipe_backend table;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What training moves and keeps on the doubles: scores stay in their half type, the host waits for
+/* Copies and memory of training on the doubles: scores stay in their half type, the host waits for
  * no micro-batch, a checkpoint copies a tensor once. ctest: timeout=240 */
 #include "partition/program/model.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -108,7 +108,7 @@ static waits look(facts_fn *facts) {
   return (waits){now.waits, n_event_waits, now.pageable};
 }
 
-/* What a step of m micro-batches waits for, when some have run. */
+/* Waits of a step of m micro-batches, after some have run. */
 static waits waits_of_step(uint32_t m) {
   const kit_case c = case_of(RANKS, m, OPIPE_FLOAT);
   kit k;

@@ -65,7 +65,7 @@ static void write_model(const char *path, bool turned) {
   free(b.data);
 }
 
-/* ---- what is compiled ---- */
+/* ---- compiled programs ---- */
 
 static struct {
   ct_backend cuda;
@@ -100,7 +100,7 @@ static opipe_status find_backend(void *ctx, const char *id, opi_backend_ref *out
 typedef struct odd_case {
   const char *schedule, *options;
   uint32_t n_ranks;
-  bool is_pitched; /* what is kept from a program to another lies side by side */
+  bool is_pitched; /* values kept from one program to another lie side by side */
   bool turned;     /* the head lies as an embedding's table does */
   int64_t tokens;  /* of a micro-batch, which is a row of the batch */
 } odd_case;

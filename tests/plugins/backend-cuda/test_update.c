@@ -115,7 +115,7 @@ static void test_many_are_a_launch_or_two(void) {
   }
   uint64_t before = launches_of(&x);
   OPI_ASSERT_OK(x.t->sum_squares_many(x.queue, sums, gradients, MANY, &err), &err);
-  OPI_ASSERT_INT(launches_of(&x) - before, 2); /* those without elements need none */
+  OPI_ASSERT_INT(launches_of(&x) - before, 2); /* parameters without elements need none */
   for (uint32_t i = 0; i < MANY; ++i)
     OPI_ASSERT_OK(x.t->read(x.queue, &norms[i], &sums[i], &err), &err);
   settle(&x);
@@ -271,7 +271,7 @@ static void step_and_read(const bench *b, trainee *e, bool along, uint16_t out[H
 
 enum { WAYS = 4, STATES = 3 };
 
-/* What programs read: at first, after a step, after a write from outside. */
+/* The copies that programs read: at first, after a step, after a write from outside. */
 static void follow(const bench *b, trainee *e, bool along, uint16_t out[STATES][2][HALVES]) {
   static float gradient[ROOM], fresh[HALVES];
   static uint16_t ones[HALVES];

@@ -75,7 +75,7 @@ static inline void gate(bool open) {
   (void)pthread_mutex_unlock(&inner.lock);
 }
 
-/* What has been done so far. */
+/* Calls so far. */
 static inline const char *seen(void) {
   static char copy[DONE_MOST];
   (void)pthread_mutex_lock(&inner.lock);

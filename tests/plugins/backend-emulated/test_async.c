@@ -178,7 +178,7 @@ static void test_faults_by_option_arrive_late(void) {
   rig r;
   open_rig(&r, 0, "async=1,fail_run=1,fail_late=3");
   OPI_ASSERT_ERROR(run(&r, 0, 'A', false, OPIPE_OK), OPIPE_E_DEVICE, &err, "run 1 fails");
-  record(&r, 0, 0); /* what the call has said no event says again */
+  record(&r, 0, 0); /* no event repeats an error of the call */
   OPI_ASSERT_OK(run(&r, 0, 'B', false, OPIPE_OK), &err);
   record(&r, 0, 1);
   OPI_ASSERT_OK(run(&r, 0, 'C', false, OPIPE_OK), &err);
@@ -368,7 +368,7 @@ static void test_memory_changes_when_its_time_has_come(void) {
   close_rig(&r);
 }
 
-/* What must not be done while work uses it is said, and does no harm. */
+/* A call that must not be made while work uses its object is logged, and does no harm. */
 static void test_misuse_is_logged(void) {
   rig r;
   pthread_t thread;

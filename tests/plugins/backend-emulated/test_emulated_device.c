@@ -115,7 +115,7 @@ static void test_times_by_pass(void) {
   close_rig(&r);
 }
 
-/* By stage of the plan: rank r has stage r. Of the stages' times only those of stage 1 are long. */
+/* By stage of the plan: rank r has stage r. Only the times of stage 1 are long. */
 static void test_times_by_stage(void) {
   static const char times[] = "forward_us=1000+60000+1000,backward_input_us=9000000";
   rig r;

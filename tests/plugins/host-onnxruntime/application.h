@@ -16,7 +16,7 @@ enum { APP_INT64 = 7, APP_ARENA = 1 /* kinds of element, of allocator */ };
 
 typedef struct ort_memory ort_memory;
 
-/* What an application calls, as what a provider calls in ort.h. */
+/* Functions that an application calls, in the form of ort.h. */
 /* clang-format off */
 #define APP_SLOTS(X) \
   X(CreateSession, 7, ort_status *, \

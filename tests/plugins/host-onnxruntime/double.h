@@ -166,7 +166,7 @@ static ort_status *do_GetDimensionsCount(const ort_shape_info *info, size_t *out
   *out = INFO(info)->rank;
   return NULL;
 }
-/* Of values that say no rank only those with content are known to be scalars. */
+/* Among values that say no rank, only those with content are known to be scalars. */
 static bool do_TensorTypeAndShape_HasShape(const ort_shape_info *info) {
   SEEN(TensorTypeAndShape_HasShape);
   return INFO(info)->rank != 0 || INFO(info)->content != NULL;
@@ -406,7 +406,7 @@ static ort_status *do_EpGraphSupportInfo_AddNodesToFuse(ort_support *support,
   return NULL;
 }
 
-/* ---- what looks whether a run is to end: a session of one node ---- */
+/* ---- asking whether a run is to end: a session of one node ---- */
 
 static bool double_has_no_sessions; /* none can be made */
 

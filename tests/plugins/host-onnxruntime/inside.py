@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests inside ONNX Runtime share: sessions of its CPU provider and of ours, comparisons, failures.
+"""Shared by the tests inside ONNX Runtime: sessions of its CPU provider and of ours, comparisons, failures.
 
 Arguments of the process: ADAPTER SOURCE_DIR SHARED_DIR WORK_DIR few|all, as versions.py gives them.
 """

@@ -10,7 +10,7 @@ from inside import BUILD, CLOSE, WORK, check, compare, demo, ids, raises, sessio
 
 
 def traced(path):
-    """Of a run: {ranks: ..., stage: ..., micro-batch: ...}, how many of each there were."""
+    """The programs of a run: {ranks: ..., stage: ..., micro-batch: ...}, how many of each there were."""
     with open(path, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     ran = [e for e in events if e["ph"] == "X"]
@@ -68,7 +68,8 @@ def test_plan_from_a_file():
 
 
 def test_caps():
-    """What cannot fit fails the session, in the plan's words; where only a larger shape does not, its first run."""
+    """A plan that cannot fit fails the session, in the plan's words; if only a larger shape does not fit, its first run
+    fails."""
     raises("a cap", "exceeds its cap", lambda: session(demo(), {"memory": "10KiB"}))
     raises("a cap of two", "exceeds its cap", lambda: session(demo(), {"memory": "100KiB", "stages": 2}))
     capped = session(demo(), {"memory": "1MiB", "bind": "batch=1,seq=4"})

@@ -53,7 +53,8 @@ def inputs_of(made, data):
     return {n: read_tensor(f) for n, f in zip(names, files) if os.path.exists(f)}
 
 
-# What the operator's text leaves open: the mask of a Dropout that drops nothing, what one that is training drops.
+# Results that the operator's text leaves open: the mask of a Dropout that drops nothing, the elements that one drops
+# in training.
 OPEN = ("/old/dropout_10_mask/model.onnx", "/gpt2/train_dropout/model.onnx")
 
 

@@ -13,7 +13,7 @@
 #include "tests/plugins/host-onnxruntime/application.h"
 #include "tests/support/support.h"
 
-/* What ONNX Runtime's threads do among themselves ThreadSanitizer sees in part only. Its library
+/* ThreadSanitizer sees only part of what ONNX Runtime's threads do among themselves. Its library
  * has these names too: they are found where they are visible. */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) {
@@ -186,7 +186,7 @@ static void expect_threads(const char *version) {
       n_done += callers[i].n_done;
     }
     OPI_ASSERT_INT(n_done + n_ended, THREADS * s.n_runs);
-    OPI_ASSERT(n_ended >= THREADS * s.n_runs / 10); /* those that were over before they began */
+    OPI_ASSERT(n_ended >= THREADS * s.n_runs / 10); /* runs that were over before they began */
     ORT(a.ort, ReleaseSession)(s.session);
   }
   for (int i = 0; i < SHAPES; ++i)

@@ -296,7 +296,7 @@ static void test_nodes_that_we_lack_stay_and_are_named(void) {
   }
 }
 
-/* What a set reads must have a rank, or no session could be made of it. */
+/* Values that a set reads must have a rank, or no session could be made of it. */
 static void test_sets_that_read_what_has_no_rank_stay(void) {
   const ort_options options = with(OPTION "partition", "auto");
   adapter a;
@@ -387,7 +387,7 @@ static void test_copied_weights_may_go(void) {
   close_adapter(&a);
 }
 
-/* ---- what ORT has transposed ---- */
+/* ---- weights that ORT has transposed ---- */
 
 enum { DEEP = 160 };
 static float file_h[DEEP * WIDTH], own_h[WIDTH * DEEP];

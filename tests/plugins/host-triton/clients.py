@@ -167,7 +167,7 @@ def test_results(server):
 
 
 def test_completed(server):
-    """What the configuration lacks comes from the model."""
+    """Fields that the configuration lacks come from the model."""
     client = server.client()
     server.load("gpt", "gpt_8block", stages=2)
     config = client.get_model_config("gpt")

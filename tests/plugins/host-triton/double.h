@@ -31,8 +31,8 @@ struct tri_model {
   tri_backend *backend;
   void *state;
   const char *name, *folder;
-  char *config;    /* what it says */
-  char *completed; /* what the backend has made of it; NULL: nothing */
+  char *config;    /* the model's configuration */
+  char *completed; /* as completed by the backend; NULL: not */
   bool as_it_is;   /* nothing may be completed */
 };
 struct tri_instance {

@@ -14,7 +14,7 @@
 
 enum { ASKED_RANKS = 512, ASKED_INSTANCES = 1 << 14 };
 
-/* What a plugin answered, and what it was asked. */
+/* A plugin's answer, and the question. */
 typedef struct asked_order {
   opipe_layout layout;
   uint32_t instance_rank[ASKED_INSTANCES];

@@ -11,7 +11,7 @@
 
 #include "tests/plugins/schedules/asked.h"
 
-/* Of one whole micro-batch, by stage; NULL: 1 each (hop: 0). memory by rank, NULL: no cap. */
+/* Costs of one whole micro-batch, by stage; NULL: 1 each (hop: 0). memory by rank, NULL: no cap. */
 typedef struct lab_costs {
   const uint64_t *ns[3]; /* F, I, W */
   const uint64_t *hop, *stash, *memory;

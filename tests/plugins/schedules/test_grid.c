@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks 1 to 9, micro-batches 1 to 20, every option: the order has every pass once and can be
- * executed by ranks that each follow their own list. What a schedule cannot do is an error with
- * both numbers.
+ * executed by ranks that each follow their own list. A combination that a schedule has no form for
+ * is an error with both numbers.
  */
 #include "tests/plugins/schedules/kit.h"
 

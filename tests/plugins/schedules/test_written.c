@@ -175,7 +175,7 @@ static void test_old_dialect(void) {
   asked_end(&o);
 }
 
-/* What is blank at the end is no rank, but where the header says how many there are. */
+/* Blank lines at the end are no ranks, unless the header says how many there are. */
 static void test_idle_ranks(void) {
   static asked_order o;
   OPI_ASSERT_OK_FATAL(ask("\n0F0\n\n1F0\n \n\n", OPIPE_MODE_FORWARD, 0, 2, 1, &o), &asked_err);
@@ -202,8 +202,8 @@ static void test_forward_form(void) {
   asked_end(&o);
 }
 
-/* Halves are of backwards, versions of training. Of an endless body those forwards come first that
- * its prologue has: here they are of the last micro-batches. */
+/* Halves are of backwards, versions of training. The forwards of an endless body's prologue come
+ * first: here they are of the last micro-batches. */
 static void test_forward_form_of_what_trains(void) {
   static asked_order o;
   static const uint32_t want[2][3] = {{1, 2, 0}, {2, 0, 1}};

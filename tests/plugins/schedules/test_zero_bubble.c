@@ -273,7 +273,7 @@ static void test_auto_beats_h1(void) {
   }
 }
 
-/* What the planner left on a rank counts as well. */
+/* The bytes that the planner left on a rank count as well. */
 static void test_rank_memory(void) {
   static uneven u;
   opi_test_random random = {3};

@@ -222,7 +222,7 @@ static opipe_status no_address(opipe_buffer *buffer, void **out_host, opipe_erro
   return opipe_fail(err, OPIPE_E_UNSUPPORTED, "memory without an address");
 }
 
-/* What came last has not left the bounce yet: nobody rings when it has. */
+/* The last message has not left the bounce yet: nobody rings when it has. */
 static void test_a_receiver_that_waits_for_its_own_device_looks_again(void) {
   place p;
   opipe_stream *src = NULL, *dst = NULL;

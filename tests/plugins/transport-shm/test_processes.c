@@ -1,210 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport-shm between processes: messages into the receiver's memory, sums, and a process that is
- * killed at any instant is an error in the other. ctest: timeout=120
+ * killed at any instant is an error in the other. Two worlds in one process are the same to it:
+ * sanitizers see both ends. ctest: timeout=120
  */
-#define OPIPE_HELPERS_HOST_DEVICE
-#include <dlfcn.h>
-#include <opipe/helpers.h>
-#include <opipe/transport.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "tests/support/support.h"
+#include "tests/plugins/transport-shm/pair.h"
 
-enum { N_NOTES = 8, BYTES = 16384, MESSAGES = 200, SUMMED = 20000, KILLS = 8 };
-
-/* ---- the board: memory that forked processes share ---- */
-
-typedef struct note {
-  _Atomic int state; /* 1: being written, 2: there */
-  char key[OPIPE_BOARD_KEY];
-  char bytes[OPIPE_BOARD_BYTES];
-  uint64_t n_bytes;
-} note;
-
-static opipe_status post(void *ctx, const char *key, const void *bytes, uint64_t n_bytes,
-                         opipe_error *err) {
-  note *notes = ctx;
-  for (int i = 0; i < N_NOTES; ++i) {
-    int nobody = 0;
-    if (!atomic_compare_exchange_strong(&notes[i].state, &nobody, 1))
-      continue;
-    (void)snprintf(notes[i].key, sizeof notes[i].key, "%s", key);
-    memcpy(notes[i].bytes, bytes, n_bytes);
-    notes[i].n_bytes = n_bytes;
-    atomic_store(&notes[i].state, 2);
-    return OPIPE_OK;
-  }
-  return opipe_fail(err, OPIPE_E_LIMIT, "the board is full");
-}
-
-static opipe_status look(void *ctx, const char *key, void *out_bytes, uint64_t *io_bytes,
-                         opipe_error *err) {
-  note *notes = ctx;
-  (void)err;
-  for (int i = 0; i < N_NOTES; ++i) {
-    if (atomic_load(&notes[i].state) != 2 || strcmp(notes[i].key, key) != 0)
-      continue;
-    memcpy(out_bytes, notes[i].bytes, notes[i].n_bytes);
-    *io_bytes = notes[i].n_bytes;
-    return OPIPE_OK;
-  }
-  return OPIPE_PENDING;
-}
-
-/* ---- a process ---- */
-
-static void *plain_realloc(void *ctx, void *data, uint64_t old_bytes, uint64_t n_bytes,
-                           uint64_t align) {
-  void *more = NULL;
-  (void)ctx;
-  (void)old_bytes;
-  if (data != NULL && n_bytes == 0)
-    free(data);
-  else if (data == NULL)
-    more = aligned_alloc(align < 16 ? 16 : align, (n_bytes + 255) / 256 * 256);
-  return more;
-}
-static void no_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
-  (void)ctx;
-  (void)level;
-  (void)file;
-  (void)line;
-  (void)msg;
-}
-static uint64_t now_ns(void *ctx) {
-  struct timespec t;
-  (void)ctx;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-static const void *no_service(void *ctx, const char *id) {
-  (void)ctx;
-  (void)id;
-  return NULL;
-}
-static const opipe_host host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
-                                OPIPE_ABI_MAJOR,
-                                OPIPE_ABI_MINOR,
-                                NULL,
-                                plain_realloc,
-                                no_log,
-                                now_ns,
-                                no_service};
-
-typedef struct end {
-  const opipe_transport *t;
-  opipe_world *world;
-  opipe_endpoint *endpoint;
-  opipe_device *device;
-  opipe_queue *queue;
-  opipe_buffer *slots, *own;
-  opipe_memory *memory, *own_memory;
-  opipe_stream *in, *out;
-  opipe_group *group;
-  opipe_error err;
-  void *data;
-} end;
-
-static const opipe_backend backend = {(uint32_t)OPIPE_END(opipe_backend, run),
-                                      0,
-                                      NULL,
-                                      NULL,
-                                      NULL,
-                                      OPIPE_HOST_MEMORY_SLOTS,
-                                      NULL,
-                                      NULL,
-                                      NULL,
-                                      NULL,
-                                      NULL,
-                                      OPIPE_HOST_PARAMS_SLOTS,
-                                      NULL,
-                                      NULL,
-                                      NULL};
-
-#define TRY(call)                       \
-  do {                                  \
-    const opipe_status tried_ = (call); \
-    if (tried_ < 0)                     \
-      return tried_;                    \
-  } while (0)
-/* Until it is no longer pending; waits at the doorbell. */
-#define UNTIL(e, call)                                                         \
-  for (;;) {                                                                   \
-    const uint32_t seen_ = (e)->t->doorbell((e)->endpoint);                    \
-    const opipe_status status_ = (call);                                       \
-    if (status_ < 0)                                                           \
-      return status_;                                                          \
-    if (status_ == OPIPE_OK)                                                   \
-      break;                                                                   \
-    TRY((e)->t->wait((e)->endpoint, seen_, UINT64_C(10000000000), &(e)->err)); \
-  }
-
-static opipe_status open_end(end *e, uint32_t rank, note *notes) {
-  static const uint32_t both[2] = {0, 1};
-  char path[4096];
-  const char *folders = getenv("OPIPE_PLUGIN_PATH");
-  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-shm.so",
-                 folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders);
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  const opipe_plugin *plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
-  opipe_instance *self = NULL;
-  e->err.struct_size = sizeof e->err;
-  if (plugin == NULL)
-    return opipe_fail(&e->err, OPIPE_E_NOTFOUND, "%s cannot be loaded", path);
-  TRY(plugin->open(&host, &self, &e->err));
-  e->t = plugin->get_interface(self, OPIPE_TRANSPORT_ID);
-  const opipe_board board = {(uint32_t)sizeof board, 0, notes, post, look};
-  static opipe_board kept;
-  kept = board;
-  const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
-                                    .n_ranks = 2,
-                                    .local_ranks = &rank,
-                                    .n_local_ranks = 1,
-                                    .job = "test",
-                                    .board = &kept};
-  TRY(e->t->world_open(self, &world, &e->world, &e->err));
-  const opipe_device_params device = {.struct_size = (uint32_t)sizeof device};
-  TRY(opipe_host_device_open(&host, &device, &e->device, &e->err));
-  TRY(opipe_host_queue_open(e->device, &e->queue, &e->err));
-  const opipe_endpoint_params params = {.struct_size = (uint32_t)sizeof params,
-                                        .rank = rank,
-                                        .backend = &backend,
-                                        .device = e->device,
-                                        .queue = e->queue,
-                                        .backend_id = "host"};
-  TRY(e->t->endpoint_open(e->world, &params, &e->endpoint, &e->err));
-  TRY(e->t->memory_alloc(e->endpoint, BYTES, &e->data, &e->err));
-  TRY(opipe_host_buffer_import(e->device, (uint64_t)(uintptr_t)e->data, BYTES, &e->slots, &e->err));
-  TRY(opipe_host_buffer_alloc(e->device, SUMMED * sizeof(float), OPIPE_BUFFER_BOUNDARY, &e->own,
-                              &e->err));
-  TRY(e->t->memory_register(e->endpoint, e->slots, BYTES, &e->memory, &e->err));
-  TRY(e->t->memory_register(e->endpoint, e->own, SUMMED * sizeof(float), &e->own_memory, &e->err));
-  for (uint32_t src = 0; src < 2; ++src) {
-    const opipe_stream_params p = {.struct_size = (uint32_t)sizeof p,
-                                   .src_rank = src,
-                                   .dst_rank = 1 - src,
-                                   .src_stage = src,
-                                   .dst_stage = 1 - src,
-                                   .depth = 2,
-                                   .n_bytes = BYTES};
-    TRY(e->t->stream_open(e->endpoint, &p, src == rank ? &e->out : &e->in, &e->err));
-  }
-  TRY(e->t->group_open(e->endpoint, both, 2, SUMMED * sizeof(float), &e->group, &e->err));
-  for (;;) {
-    const struct timespec pause = {.tv_nsec = 100000};
-    const opipe_status status = e->t->endpoint_ready(e->endpoint, &e->err);
-    if (status != OPIPE_PENDING)
-      return status;
-    (void)nanosleep(&pause, NULL);
-  }
-}
+enum { MESSAGES = 200, KILLS = 8 };
 
 static opipe_status exchange(end *e, uint32_t rank, uint64_t q) {
   const uint64_t n = 64 + q % 7 * 512;
@@ -239,27 +43,25 @@ static opipe_status sum(end *e, uint32_t rank, uint64_t round) {
   return OPIPE_OK;
 }
 
-static void close_end(end *e) {
-  e->t->group_close(e->group);
-  e->t->stream_close(e->in);
-  e->t->stream_close(e->out);
-  e->t->memory_drop(e->memory);
-  e->t->memory_drop(e->own_memory);
-  opipe_host_buffer_free(e->slots);
-  e->t->memory_free(e->endpoint, e->data);
-  e->t->endpoint_close(e->endpoint);
-  e->t->world_close(e->world);
-  opipe_host_buffer_free(e->own);
+#define PATIENCE_NS UINT64_C(10000000000)
+
+static opipe_status step(end *e, uint32_t rank, uint64_t n_messages) {
+  opipe_status status = OPIPE_OK;
+  for (uint64_t q = 0; q < n_messages && status == OPIPE_OK; ++q) {
+    status = exchange(e, rank, q);
+    if (status == OPIPE_OK && q % 10 == 0)
+      status = sum(e, rank, q / 10);
+  }
+  return status;
 }
 
 static opipe_status play(uint32_t rank, note *notes, uint64_t n_messages) {
-  end e = {.t = NULL};
+  end e = {.patience_ns = PATIENCE_NS};
   opipe_status status = open_end(&e, rank, notes);
-  for (uint64_t q = 0; q < n_messages && status == OPIPE_OK; ++q) {
-    status = exchange(&e, rank, q);
-    if (status == OPIPE_OK && q % 10 == 0)
-      status = sum(&e, rank, q / 10);
-  }
+  if (status == OPIPE_OK)
+    status = await_ready(&e);
+  if (status == OPIPE_OK)
+    status = step(&e, rank, n_messages);
   if (status < 0 && status != OPIPE_E_PEER)
     (void)fprintf(stderr, "rank %u: %s\n", rank, e.err.message);
   if (status == OPIPE_OK)
@@ -274,17 +76,6 @@ static pid_t begin(uint32_t rank, note *notes, uint64_t n_messages) {
     _exit(-play(rank, notes, n_messages) & 0x7f);
   }
   return pid;
-}
-
-static int status_of(pid_t pid) {
-  int status = 0;
-  (void)waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
-}
-
-static note *new_board(void) {
-  return mmap(NULL, N_NOTES * sizeof(note), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-              0);
 }
 
 static void test_messages_and_sums(void) {
@@ -311,5 +102,126 @@ static void test_a_killed_process_is_an_error_in_the_other(void) {
   }
 }
 
-OPI_TEST_MAIN("transport-shm between processes", OPI_TEST(test_messages_and_sums),
+/* ---- both ends in one process ---- */
+
+enum { OPENED = 20 };
+
+typedef struct side {
+  end e;
+  uint32_t rank;
+  opipe_status status;
+  bool waits; /* for a message that never comes */
+} side;
+
+static opipe_status wait_for_ever(end *e) {
+  UNTIL(e, e->t->test(e->in, MESSAGES, &e->err));
+  return OPIPE_OK;
+}
+
+static void *side_body(void *arg) {
+  side *s = arg;
+  s->status = s->waits ? wait_for_ever(&s->e) : step(&s->e, s->rank, MESSAGES);
+  return NULL;
+}
+
+/* By one thread, in turn. */
+static opipe_status both_ready(side *sides) {
+  const uint64_t start = now_ns(NULL);
+  while (now_ns(NULL) - start < PATIENCE_NS) {
+    const struct timespec pause = {.tv_nsec = 20000};
+    opipe_status all = OPIPE_OK;
+    for (int i = 0; i < 2; ++i) {
+      const opipe_status status =
+          sides[i].e.t->endpoint_ready(sides[i].e.endpoint, &sides[i].e.err);
+      if (status < 0)
+        return status;
+      all = status == OPIPE_OK ? all : status;
+    }
+    if (all == OPIPE_OK)
+      return all;
+    (void)nanosleep(&pause, NULL);
+  }
+  return OPIPE_E_TIMEOUT;
+}
+
+/* Streams and groups come and go while both ranks step others. */
+static opipe_status open_more(side *sides, uint32_t k) {
+  static const uint32_t turned[2] = {1, 0};
+  opipe_stream *streams[2] = {NULL, NULL};
+  opipe_group *groups[2] = {NULL, NULL};
+  opipe_status status = OPIPE_OK;
+  for (int i = 0; i < 2 && status == OPIPE_OK; ++i) {
+    end *e = &sides[i].e;
+    const opipe_stream_params p = {.struct_size = (uint32_t)sizeof p,
+                                   .src_rank = k % 2,
+                                   .dst_rank = 1 - k % 2,
+                                   .index = 1 + k % 3,
+                                   .depth = 1 + k,
+                                   .n_bytes = 100000};
+    status = e->t->stream_open(e->endpoint, &p, &streams[i], &e->err);
+    if (status == OPIPE_OK)
+      status = e->t->group_open(e->endpoint, turned, 2, 8192, &groups[i], &e->err);
+  }
+  if (status == OPIPE_OK)
+    status = both_ready(sides);
+  for (uint32_t i = 0; i < 2; ++i) { /* either side closes first */
+    end *e = &sides[(i + k) % 2].e;
+    e->t->stream_close(streams[(i + k) % 2]);
+    if (groups[(i + k) % 2] != NULL)
+      e->t->group_close(groups[(i + k) % 2]);
+  }
+  return status;
+}
+
+static void run_sides(side *sides, void (*meanwhile)(side *sides)) {
+  pthread_t threads[2];
+  for (int i = 0; i < 2; ++i)
+    OPI_ASSERT_INT(pthread_create(&threads[i], NULL, side_body, &sides[i]), 0);
+  meanwhile(sides);
+  for (int i = 0; i < 2; ++i)
+    (void)pthread_join(threads[i], NULL);
+}
+
+static void open_while_they_step(side *sides) {
+  opipe_status status = OPIPE_OK;
+  for (uint32_t k = 0; k < OPENED && status == OPIPE_OK; ++k)
+    status = open_more(sides, k);
+  OPI_ASSERT_INT(status, OPIPE_OK);
+}
+
+static void abort_while_they_wait(side *sides) {
+  const struct timespec pause = {.tv_nsec = 20000000};
+  opipe_error why = OPIPE_ERROR_INIT;
+  (void)opipe_fail(&why, OPIPE_E_DEVICE, "the first reason");
+  (void)nanosleep(&pause, NULL);
+  sides[0].e.t->abort(sides[0].e.world, 0, &why);
+}
+
+static void test_two_worlds_in_one_process(void) {
+  note *notes = new_board();
+  side sides[2];
+  memset(sides, 0, sizeof sides);
+  for (uint32_t i = 0; i < 2; ++i) {
+    sides[i].rank = i;
+    sides[i].e.patience_ns = PATIENCE_NS;
+    OPI_ASSERT_FATAL(open_end(&sides[i].e, i, notes) == OPIPE_OK);
+  }
+  OPI_ASSERT_FATAL(both_ready(sides) == OPIPE_OK);
+  run_sides(sides, open_while_they_step);
+  for (int i = 0; i < 2; ++i) {
+    OPI_ASSERT_INT(sides[i].status, OPIPE_OK);
+    sides[i].waits = true;
+  }
+  run_sides(sides, abort_while_they_wait);
+  for (int i = 0; i < 2; ++i) {
+    OPI_ASSERT_INT(sides[i].status, OPIPE_E_PEER);
+    OPI_ASSERT(strstr(sides[i].e.err.message, "the first reason") != NULL);
+  }
+  close_end(&sides[0].e);
+  close_end(&sides[1].e);
+  (void)munmap(notes, N_NOTES * sizeof *notes);
+}
+
+OPI_TEST_MAIN("transport-shm between processes", OPI_TEST(test_two_worlds_in_one_process),
+              OPI_TEST(test_messages_and_sums),
               OPI_TEST(test_a_killed_process_is_an_error_in_the_other))

@@ -13,7 +13,7 @@ void staged_free(const opipe_instance *self, void *data, uint64_t n_bytes) {
   opipe_free(self->host, data, n_bytes, ALIGN);
 }
 
-/* ---- what is declared: nothing is written in place ---- */
+/* ---- declared flags: nothing is written in place ---- */
 
 static void no_longer_direct(opipe_transport_info *io_info) {
   if (OPIPE_HAS(io_info, opipe_transport_info, flags))

@@ -2,8 +2,9 @@
 /* Inside transport-staged: transport 'local' for devices whose memory has no host addresses.
  *
  * Every registered buffer has a mirror in host memory, of the same offsets, that 'local' knows
- * instead. What is sent is read into the mirror first, what has arrived is written out of it, both
- * by the rank's own queue, and an event says when that is done. Ranks ask for progress by `test`.
+ * instead. A message is read into the mirror before it is sent, and written out of it after it has
+ * arrived, both by the rank's own queue, and an event says when that is done. Ranks ask for
+ * progress by `test`.
  */
 #ifndef TESTS_STAGED_H
 #define TESTS_STAGED_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What transport-strict has counted since it was loaded; the plugin's get_interface gives it under
+/* Counts of transport-strict since it was loaded; the plugin's get_interface gives them under
  * STRICT_COUNTS_ID, whatever `self` is. */
 #ifndef TESTS_STRICT_COUNTS_H
 #define TESTS_STRICT_COUNTS_H

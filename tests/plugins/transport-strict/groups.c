@@ -267,7 +267,7 @@ opipe_status strict_group_test(opipe_group *g, uint64_t sequence, opipe_error *e
   return status;
 }
 
-/* ---- what comes ---- */
+/* ---- received frames ---- */
 
 static opipe_group *find(const opipe_endpoint *e, const frame *head) {
   opipe_group *g = e->groups;

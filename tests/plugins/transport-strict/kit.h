@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of transport-strict share: ranks with registered buffers on the toy's backend,
- * with events that complete when told. */
+/* Shared by the tests of transport-strict: ranks with registered buffers on the toy's backend, with
+ * events that complete when told. */
 #ifndef TESTS_STRICT_KIT_H
 #define TESTS_STRICT_KIT_H
 
@@ -114,7 +114,7 @@ static inline void setup(bench *b, const char *options, bool meet) {
     open_rank(b, r);
 }
 
-/* What a test has closed itself is NULL. */
+/* Objects that a test has closed itself are NULL. */
 static inline void teardown(bench *b) {
   for (uint32_t r = 0; r < RANKS; ++r) {
     b->table->memory_drop(b->memories[r]);

@@ -237,7 +237,7 @@ static void *reader_thread(void *arg) {
     pthread_mutex_lock(&p->lock);
     list_pipes(e);
     pthread_mutex_unlock(&p->lock);
-    if (is_over(e)) { /* what is in the pipes is nobody's any more */
+    if (is_over(e)) { /* messages in the pipes are nobody's any more */
       for (uint32_t r = 0; r < p->n_ranks; ++r)
         e->polled[r].fd = -1;
     }

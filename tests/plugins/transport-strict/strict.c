@@ -32,7 +32,7 @@ static void *own_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size,
 const opipe_host strict_memory = {
     .struct_size = sizeof strict_memory, .abi_major = OPIPE_ABI_MAJOR, .realloc = own_realloc};
 
-/* ---- what is wrong ---- */
+/* ---- refusals ---- */
 
 void strict_who_rank(const opipe_endpoint *e, char who[STRICT_WHO]) {
   (void)snprintf(who, STRICT_WHO, "rank %u", e->rank);

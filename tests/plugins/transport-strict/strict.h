@@ -10,7 +10,7 @@
  * The lock guards everything but what an I/O thread has in hand (`writing`, `reading`); nobody
  * holds it while reading or writing. Nothing on the message path allocates.
  *
- * What is refused is counted (strict_counts). A call with a status answers INVALID and nothing has
+ * Refusals are counted (strict_counts). A call with a status answers INVALID and nothing has
  * happened; a call without one (close, drop) ends the world: from then on every call on it answers
  * INVALID with the reason, and what was closed too early goes when the last that needs it does.
  */
@@ -35,7 +35,7 @@ typedef struct options {
   char meet[STRICT_NAME]; /* "": nobody else comes */
 } options;
 
-/* ---- what travels ---- */
+/* ---- frames ---- */
 
 enum { FRAME_MAGIC = 0x54435253 };
 enum {
@@ -52,7 +52,7 @@ typedef struct frame {
   uint64_t n_bytes;          /* that follow */
 } frame;
 
-/* What a writer has to do; where it lies never moves. */
+/* A task of a writer; its place never moves. */
 typedef struct job {
   struct job *next;
   frame head;
@@ -154,7 +154,7 @@ struct opipe_endpoint {
   pthread_cond_t cond;
   void (*notify)(void *ctx);
   void *notify_ctx;
-  /* what it has */
+  /* objects of the endpoint */
   opipe_stream *streams;
   opipe_group *groups;
   opipe_memory *memories;
@@ -215,7 +215,7 @@ opipe_status strict_endpoint_open(opipe_world *world, const opipe_endpoint_param
                                   opipe_endpoint **out_endpoint, opipe_error *err);
 void strict_endpoint_close(opipe_endpoint *endpoint);
 opipe_status strict_endpoint_ready(opipe_endpoint *endpoint, opipe_error *err);
-/* What it had is less: one that was closed too early may go now. Lock not held. */
+/* The endpoint has one object less: one that was closed too early may go now. Lock not held. */
 void strict_endpoint_leave(opipe_endpoint *endpoint);
 /* A call of the rank's thread: OK takes the lock. strict_leave gives it back. */
 opipe_status strict_enter(opipe_endpoint *endpoint, const char *call, opipe_error *err);

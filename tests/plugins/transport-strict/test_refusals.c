@@ -182,7 +182,7 @@ static void test_sizes(void) {
   OPI_ASSERT_OK(b->table->reserve(p.src, 0, &b->err), &b->err);
   REFUSED(b, b->table->send(p.src, 0, &own, NULL, NULL, &b->err),
           "rank 0: a region of 257 bytes, the stream has 256");
-  /* what the receiver has room for is seen where the message comes out */
+  /* the receiver's room is checked where the message comes out */
   OPI_ASSERT_OK(b->table->send(p.src, 0, &from, NULL, NULL, &b->err), &b->err);
   opipe_status status = OPIPE_OK;
   AWAIT(status, b->table->test(p.dst, 0, &b->err));

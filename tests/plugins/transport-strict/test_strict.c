@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport-strict by its table: messages through pipes, events, sums, worlds that meet. What it
- * refuses is in test_refusals.c. ctest: timeout=120
+/* transport-strict by its table: messages through pipes, events, sums, worlds that meet. Its
+ * refusals are in test_refusals.c. ctest: timeout=120
  */
 #include <pthread.h>
 
@@ -350,7 +350,7 @@ static void test_who_may_meet(void) {
   OPI_ASSERT_ERROR(b.table->endpoint_open(more, &taken, &end, &b.err), OPIPE_E_STATE, &b.err,
                    "rank 3 has an endpoint already");
   b.table->world_close(more);
-  /* what has ended is nobody's to come to; without a name nobody comes */
+  /* nobody can come to a world that has ended; without a name nobody comes */
   const opipe_error why = {.struct_size = sizeof why, .status = OPIPE_E_CANCELLED};
   b.table->abort(b.worlds[0], 0, &why);
   OPI_ASSERT_OK(open_world(&b, b.self, "meet=them", &more), &b.err);

@@ -439,7 +439,7 @@ static void test_a_file_of_another_stays(void) {
   tw_end(&t);
 }
 
-/* ---- what is there already ---- */
+/* ---- existing files ---- */
 
 /* Gradients go where a link leads, with the permissions of what is there; no device is replaced. */
 static void test_gradients_through_a_link(void) {

@@ -75,7 +75,7 @@ static void expect_broken(host_kit *k, opipe_state *state) {
   k->api->state_close(other);
 }
 
-/* What it gives after the reset is what another one gives that never failed. */
+/* After the reset the state gives the results of one that never failed. */
 static void expect_as_new(host_kit *k, opipe_state *state) {
   static call a, b;
   opipe_state *fresh = kit_state(k);

@@ -38,7 +38,7 @@ static void run(side *s, opipe_state *state, bool bad) {
   }
 }
 
-/* What is elsewhere is told, not read. */
+/* A pair that is elsewhere is described, not read. */
 static void look(side *s, opipe_state *state) {
   float to[KEPT];
   for (uint32_t p = 0; p < PAIRS; ++p) {

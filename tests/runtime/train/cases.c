@@ -184,7 +184,7 @@ void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t 
   (void)snprintf(text, room, "file:%s", path);
 }
 
-/* ---- what must be refused ---- */
+/* ---- refusals ---- */
 
 const char *kit_constraint(const kit_subject *subject, int64_t rows, const kit_schedule *s,
                            uint32_t n_ranks, uint32_t m) {

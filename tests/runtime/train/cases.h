@@ -45,7 +45,7 @@ typedef struct kit_schedule {
 /* Every id that ships, with its variants. */
 extern const kit_schedule kit_schedules[];
 extern const size_t kit_n_schedules;
-/* What plan_make takes: the name, or file:PATH after writing it. In `text`. */
+/* The schedule as plan_make takes it: the name, or file:PATH after writing it. In `text`. */
 void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t m, char *text,
                        size_t room);
 
@@ -75,7 +75,7 @@ extern const kit_optimizer kit_optimizers[2]; /* SGD with momentum; AdamW with c
 typedef struct kit_uncut {
   double losses[KIT_TEN];
   double *weights; /* after the last step */
-  double *noise;   /* what an element may be off by because its update is ill-conditioned */
+  double *noise;   /* allowed error of an element whose update is ill-conditioned */
 } kit_uncut;
 
 typedef struct kit_parameter {

@@ -90,7 +90,7 @@ void kit_close(kit *k) {
   opi_arena_release(&k->arena);
 }
 
-/* Those that the plan names, whose text their options are. */
+/* Finds the plugins that the plan names, by the options in its text. */
 static opipe_status find_plugins(kit *k) {
   if (k->plan->decided.n_ranks > OPI_COUNT(k->backends))
     return opi_fail(&k->err, OPIPE_E_LIMIT, "%u ranks", k->plan->decided.n_ranks);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the training tests share: a model with plugins and evaluator, plans, sessions, seeded
+/* Shared by the training tests: a model with plugins and evaluator, plans, sessions, seeded
  * batches, weights and gradients by name. */
 #ifndef TESTS_TRAIN_KIT_H
 #define TESTS_TRAIN_KIT_H
@@ -46,7 +46,7 @@ typedef struct kit_place {
 /* The place's device for every rank, with one thread each; "cpu" without. */
 opipe_device_choice kit_place_device(const kit_place *place);
 
-/* What a case trains with. */
+/* The plan and options of a case. */
 typedef struct kit_case {
   const char *schedule;
   const char *cut;                            /* as opipe_plan_params */
@@ -75,8 +75,8 @@ extern const opipe_plugin *const *kit_static_plugins;
  * less each. */
 opipe_status kit_open(kit *k, const char *model_path, int64_t batch, int64_t tokens);
 void kit_close(kit *k);
-/* Batches and plans from here on are of another shape: dimensions as in kit_open. What `bound` was
- * before goes with the kit. */
+/* Batches and plans from here on are of another shape: dimensions as in kit_open. The earlier
+ * `bound` is freed with the kit. */
 opipe_status kit_resize(kit *k, int64_t batch, int64_t tokens);
 opipe_status kit_plan(kit *k, const kit_case *c);
 opipe_status kit_read_plan(kit *k, const char *json, size_t n_bytes);

@@ -275,7 +275,7 @@ void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
   OPI_ASSERT_OK_FATAL(kit_open(&k, path, ROWS, tokens), &k.err);
   for (uint32_t i = 0; i < MEMORY_ROWS; ++i) {
     const memory_row *row = &memory_rows[i];
-    if (!opi_test_covers(i, MEMORY_TURN))
+    if (!opi_test_covers(i, opi_test_sparse(MEMORY_TURN)))
       continue;
     for (uint32_t n = 0; n < (all ? 8u : 1u); ++n) {
       char what[200];

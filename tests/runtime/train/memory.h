@@ -24,8 +24,8 @@ const char *memory_schedule(const memory_row *row);
 /* Cross entropy on "labels"; kind OPIPE_OPTIMIZER_*. */
 kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind);
 
-/* What the session's devices have handed out is what the kit's plan predicts, by rank and category;
- * fails the running test where it is not. */
+/* Compares the bytes that the session's devices have handed out with the prediction of the kit's
+ * plan, by rank and category; fails the running test where they differ. */
 bool memory_as_predicted(kit *k, opi_session *session, const char *what);
 
 typedef struct memory_count {

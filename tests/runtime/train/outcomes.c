@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What some steps of training came to, and how far two of them are apart; see kit.h. */
+/* Outcomes of some steps of training, and how far two of them are apart; see kit.h. */
 #include <math.h>
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random schedules through the whole of training: bytes choose an order, which becomes the text of
- * a schedule, a plan, a session. What the order's own replay says must come to an end is planned,
- * runs over the transport that the bytes choose, and has the bits of the plan's reference; what
- * stands still is refused by the planner, which names the place. Used by a test and a fuzz target.
+ * a schedule, a plan, a session. An order that its own replay says must come to an end is planned,
+ * runs over the transport that the bytes choose, and has the bits of the plan's reference; one that
+ * blocks is refused by the planner, which names the place. Used by a test and a fuzz target.
  */
 #ifndef TESTS_TRAIN_RANDOM_H
 #define TESTS_TRAIN_RANDOM_H

@@ -166,7 +166,8 @@ static double one_step(trial *t, opi_session *session, const kit_batch *batch) {
 }
 
 /* When mini-batches end that follow each other, from when the first is given: the earliest of all
- * tries, since others' work on the cores only delays. What lies between them, in the middle. */
+ * tries, since others' work on the cores only delays. The result is the median of the times between
+ * them. */
 static double one_period(trial *t, opi_session *session, const kit_batch *batch) {
   enum { FROM = IN_FLIGHT / 2, TO = IN_FLIGHT - 3 };
   const opipe_submit_params params = {

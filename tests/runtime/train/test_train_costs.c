@@ -75,7 +75,7 @@ static bool near(double x, double y) {
   return x > y - 1e-6 * y && x < y + 1e-6 * y;
 }
 
-/* What the caller says of the stages is what the plan goes by. */
+/* The plan follows the times of stages that the caller gives. */
 static void test_given_times_are_the_plans(void) {
   kit k;
   static const double forward[] = {20, 10};

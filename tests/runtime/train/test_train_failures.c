@@ -11,7 +11,7 @@
 enum { RANKS = 4, MICROBATCHES = 4, TICKETS = 3, CULPRIT = RANKS - 1 };
 static const int64_t ROWS = 8, TOKENS = 8;
 static const uint64_t WATCHDOG_NS = UINT64_C(400000000);
-/* What a loaded machine may add; far below the stall. */
+/* Delay that a loaded machine may add; far below the stall. */
 static const double SLACK_S = 8; /* of a busy machine; a hang is waited for longer */
 enum { STALL_MS = 20000 };
 

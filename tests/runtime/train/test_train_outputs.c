@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training step does not return, it does not make: outputs of the model beyond the loss are
- * an evaluation's, whose memory they share. ctest: timeout=300 */
+/* A training step does not make values that it does not return: outputs of the model beyond the
+ * loss are an evaluation's, whose memory they share. ctest: timeout=300 */
 #include <stdio.h>
 
 #include "partition/lists/lists.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank holds of a chain of equal blocks (a transformer's, without embedding and head): over
+/* Bytes of a rank of a chain of equal blocks (a transformer's, without embedding and head): over
  * schedules, ranks and types the fullest rank's stash, boundaries and arena are as much more or
  * less than 1F1B's as the schedule keeps more or less micro-batches, within 15 %; half types take
- * half; and what is predicted is what devices hand out. ctest: timeout=300 */
+ * half; and the prediction is what devices hand out. ctest: timeout=300 */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -131,7 +131,7 @@ static const char *const schedules[] = {
     "1f1b",    "gpipe",          "interleaved", "looped-bfs", "chimera", "zb-h1",    "zb-h2",
     "zb-auto", "zb-interleaved", "zbv",         "v-half",     "v-min",   "dualpipev"};
 
-/* What a rank holds for programs: the fullest one's. */
+/* Bytes that the fullest rank holds for programs. */
 static uint64_t held(const opi_plan *plan) {
   uint64_t most = 0;
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {

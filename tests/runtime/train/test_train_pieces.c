@@ -2,7 +2,7 @@
 /* Micro-batches that are cut along the batch: backwards in halves, replicas of unequal number.
  * Losses and weights have the bits
  * of the plan's reference and are close to the uncut model's; memory is what was predicted.
- * ctest: timeout=600 */
+ * ctest: timeout=600 label=twice */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +118,7 @@ static void test_models_of_today(void) {
     char path[80];
     (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
     const char *file = opi_test_shared(path);
-    if (file != NULL && opi_test_covers(i, 2))
+    if (file != NULL && opi_test_covers(i, opi_test_sparse(2)))
       check_halves(file, 8, 7, 4, false);
   }
 }
@@ -152,7 +152,7 @@ static void test_one_row_beside_two(void) {
     char path[80];
     (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
     const char *file = opi_test_shared(path);
-    if (file != NULL && opi_test_covers(i, 2))
+    if (file != NULL && opi_test_covers(i, opi_test_sparse(2)))
       check_uneven(file, i % 2 == 0 ? "terapipe:slices=2" : "seq1f1b:slices=4", 3, 2);
   }
 }
@@ -191,7 +191,7 @@ static void check_one(const char *model, const replicas_case *r, int64_t tokens,
 
 static void check_replicas(const replicas_case *cases, size_t n, int64_t tokens, bool adam) {
   for (size_t i = 0; i < n; ++i) {
-    if (opi_test_covers(i + adam, 4))
+    if (opi_test_covers(i + adam, opi_test_sparse(4)))
       check_one(MODEL, &cases[i], tokens, adam);
   }
 }
@@ -232,7 +232,7 @@ static void test_replicas_of_models_of_today(void) {
     (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
     const char *file = opi_test_shared(path);
     for (size_t c = 0; file != NULL && c < OPI_COUNT(cases); ++c) {
-      if (opi_test_covers(i + 2 * c, 4))
+      if (opi_test_covers(i + 2 * c, opi_test_sparse(4)))
         check_one(file, &cases[c], 7, false);
     }
   }

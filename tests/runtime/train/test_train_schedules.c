@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every schedule on one model at 2 and 4 ranks, and some on models of today: after 10 steps losses
  * and weights have the bits of the plan's reference (no schedule, no transport), and are close to
- * the uncut model's. All of it: tests/matrix/test_train_full.c. ctest: timeout=600 */
+ * the uncut model's. All of it: tests/matrix/test_train_full.c. ctest: timeout=600 label=twice */
 #include <stdlib.h>
 
 #include "tests/runtime/train/cases.h"
@@ -10,7 +10,7 @@ static const int64_t ROWS = 8, UNEVEN = 11;
 
 static void run_all(kit_bench *b, uint32_t m, bool both, kit_tally *tally) {
   for (size_t s = 0; s < kit_n_schedules; ++s) {
-    if (!opi_test_covers(s, 4))
+    if (!opi_test_covers(s, opi_test_sparse(4)))
       continue;
     for (uint32_t c = 0; c < 2 && both; ++c) /* ranks and optimizers in turn */
       kit_case_run(b, &kit_schedules[s], c == 0 ? 4 : 2, m, (uint32_t)(s + c) % 2, tally);
@@ -30,7 +30,8 @@ static void test_every_schedule(void) {
   run_all(&b, 4, true, &tally);
   kit_bench_close(&b);
   kit_tally_print("2 and 4 ranks", &tally);
-  OPI_ASSERT(tally.failed == 0 && tally.passed * 2 > opi_test_covered(kit_n_schedules, 4) * 3);
+  OPI_ASSERT(tally.failed == 0 &&
+             tally.passed * 2 > opi_test_covered(kit_n_schedules, opi_test_sparse(4)) * 3);
 }
 
 static void test_uneven_rows(void) {
@@ -42,7 +43,7 @@ static void test_uneven_rows(void) {
   kit_bench_close(&b);
   kit_tally_print("uneven rows", &tally);
   OPI_ASSERT(tally.failed == 0 && tally.refused > 0);
-  OPI_ASSERT(tally.passed * 5 > opi_test_covered(kit_n_schedules, 4) * 3);
+  OPI_ASSERT(tally.passed * 5 > opi_test_covered(kit_n_schedules, opi_test_sparse(4)) * 3);
 }
 
 /* Half types: token slices, and a schedule of each kind. */
@@ -52,7 +53,8 @@ static void test_half_types(void) {
     kit_bench b;
     OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[1], &kit_computes[c], UNEVEN), &b.k.err);
     for (size_t s = 0; s < kit_n_schedules; ++s) {
-      if ((s % 6 == c || (kit_schedules[s].traits & KIT_SLICED) != 0) && opi_test_covers(s / 2, 4))
+      if ((s % 6 == c || (kit_schedules[s].traits & KIT_SLICED) != 0) &&
+          opi_test_covers(s / 2, opi_test_sparse(4)))
         kit_case_run(&b, &kit_schedules[s], c == 1 ? 2 : 4, 3, s / 2 % 2 != 0, &tally);
     }
     kit_bench_close(&b);
@@ -74,7 +76,7 @@ static void check_modern(size_t subject) {
   for (size_t s = 0; s < kit_n_schedules; ++s) {
     for (size_t i = 0; i < OPI_COUNT(some); ++i) {
       if (strcmp(kit_schedules[s].name, some[i]) != 0 || kit_schedules[s].traits == KIT_BOUNDED ||
-          !opi_test_covers(subject + i, 3))
+          !opi_test_covers(subject + i, opi_test_sparse(3)))
         continue;
       kit_case_run(&b, &kit_schedules[s], 4, 4, i % 2, &tally);
       ++n_run;

@@ -3,7 +3,7 @@
  * shorter sequences, in turns with the plan's own; same weights, same optimizer state.
  *
  * A series of such steps has the bits of the plan's reference; a first step of another shape is
- * close to the first step of a plan that was made for it. ctest: timeout=600 */
+ * close to the first step of a plan that was made for it. ctest: timeout=600 label=twice */
 #include <stdio.h>
 
 #include "tests/runtime/train/cases.h"
@@ -140,7 +140,7 @@ static void test_every_schedule(void) {
   uint32_t n = 0;
   for (size_t i = 0; i < kit_n_schedules; ++i) {
     kit k;
-    if ((kit_schedules[i].traits & KIT_BOUNDED) != 0 || !opi_test_covers(i, 3))
+    if ((kit_schedules[i].traits & KIT_BOUNDED) != 0 || !opi_test_covers(i, opi_test_sparse(3)))
       continue;
     OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), turns[0].rows, turns[0].tokens), &k.err);
     compare(&k, &kit_schedules[i]);
@@ -159,7 +159,7 @@ static void test_models(void) {
     kit k;
     series a, b;
     const kit_case c = kit_case_of("1f1b", RANKS, M, true);
-    if (path == NULL || !opi_test_covers(i, 2))
+    if (path == NULL || !opi_test_covers(i, opi_test_sparse(2)))
       continue;
     OPI_ASSERT_OK_FATAL(kit_open(&k, path, turns[0].rows, turns[0].tokens), &k.err);
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
@@ -171,7 +171,7 @@ static void test_models(void) {
   }
 }
 
-/* ---- what a session cannot take ---- */
+/* ---- steps that a session cannot take ---- */
 
 static kit_case plain_case(void) {
   return kit_case_of("1f1b", RANKS, M, false);

@@ -92,7 +92,7 @@ static const struct {
             {"terapipe:slices=4", slices_all, false},
             {"seq1f1b:slices=4", slices_few, false}};
 
-/* ---- what the records hold ---- */
+/* ---- stashes of the records ---- */
 
 static bool releases(const opipe_action *a, bool until_weights) {
   return a->pass == OPIPE_PASS_BACKWARD ||
@@ -121,7 +121,7 @@ static uint32_t held_most(const opi_piece_plan *plan, uint32_t rank, uint32_t st
   return most;
 }
 
-/* ---- what the lists have room for ---- */
+/* ---- room of the lists ---- */
 
 typedef struct stashes {
   const opi_cut_model *model;
@@ -226,8 +226,8 @@ static bool is_placed(const stashes *s, uint32_t c, uint32_t m) {
   return s->lists->lies_on[(size_t)c * n_mb + m] == rank;
 }
 
-/* What evaluations make may lie where a step has what they do not touch: what the same stage keeps
- * for its backward, and gradients. */
+/* Values of evaluations may share memory with a step's values that they do not touch: those that
+ * the same stage keeps for its backward, and gradients. */
 static bool may_meet(const opi_cut *cut, uint32_t evaluated, uint32_t c) {
   const opi_cell *cell = &cut->cells[c];
   return opi_cell_is_evaluated(cut, &cut->cells[evaluated]) &&
@@ -267,8 +267,8 @@ static void check_lives(stashes *s) {
   free(lives);
 }
 
-/* Of every kept tensor there is room for no more micro-batches than the rank holds of its stage,
- * and for one more that is on its way to it; what slices hand on may wait for all of them. */
+/* Every kept tensor has room for no more micro-batches than the rank holds of its stage, and for
+ * one more that is on its way to it; values that slices hand on may wait for all of them. */
 static void check_room(const stashes *s) {
   const opi_cut *cut = s->model->cuts[0];
   uint64_t most[8] = {0};

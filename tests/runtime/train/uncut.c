@@ -25,7 +25,7 @@ typedef struct uncut {
   float *gradients;
   double *weights, *before;       /* this version and the one before */
   double *first, *second;         /* moments */
-  double *off_first, *off_second; /* what they may be off by: the second in squares */
+  double *off_first, *off_second; /* allowed errors: the second in squares */
 } uncut;
 
 /* ---- one step ---- */

@@ -386,7 +386,7 @@ typedef struct tw_place_set {
   uint32_t params[TW_STAGES][TW_SLOTS];
   opi_optimizer optimizer;
   opi_weights_options options;
-  bool lost[TW_RANKS]; /* what the rank has of the loss is no number */
+  bool lost[TW_RANKS]; /* the rank's part of the loss is no number */
   opi_weights *weights;
 } tw_place_set;
 
@@ -456,7 +456,7 @@ static void tw_end(tw_place_set *t) {
   OPI_ASSERT(opi_test_memory_end(&t->memory));
 }
 
-/* What instance `i` contributes to element e of a parameter in mini-batch `step`. */
+/* The contribution of instance `i` to element e of a parameter in mini-batch `step`. */
 static float tw_part(uint32_t i, uint32_t slot, uint32_t e, uint32_t step) {
   return (float)((i * 37 + slot * 11 + e * 5 + step * 3) % 17) * 0.0625f - 0.5f;
 }

@@ -14,18 +14,6 @@ OPIPE_FREEZE(opipe_device_budget, memory_bytes, 24, 0x53eeea61a6784e2a)
   X(T, flags) X(T, reserved)
 OPIPE_ORDER(opipe_context_params)
 OPIPE_FREEZE(opipe_context_params, reserved, 72, 0x0437e23e0b241afa)
-#define OPIPE_FIELDS_opipe_plan_params(X, T) \
-  X(T, struct_size) X(T, n_stages) X(T, devices) X(T, n_devices) X(T, devices_stride) \
-  X(T, n_microbatches) X(T, replicas) X(T, schedule) X(T, cut) X(T, batch_dim) \
-  X(T, memory_bytes) X(T, depth) X(T, cost) X(T, flags) X(T, n_ranks) X(T, transport) \
-  X(T, train) X(T, costs) X(T, stage_replicas) X(T, n_stage_replicas) X(T, reserved)
-OPIPE_ORDER(opipe_plan_params)
-OPIPE_FREEZE(opipe_plan_params, reserved, 120, 0x2ffb1f0355847f9e)
-#define OPIPE_FIELDS_opipe_plan_info(X, T) \
-  X(T, struct_size) X(T, n_ranks) X(T, n_stages) X(T, n_microbatches) X(T, request_ns) \
-  X(T, interval_ns) X(T, bound_ns)
-OPIPE_ORDER(opipe_plan_info)
-OPIPE_FREEZE(opipe_plan_info, bound_ns, 40, 0x89b1baaab9fdf795)
 #define OPIPE_FIELDS_opipe_api(X, T) \
   X(T, struct_size) X(T, abi_major) X(T, abi_minor) X(T, version) X(T, context_create) \
   X(T, context_destroy) X(T, context_register_static) X(T, context_plugins) X(T, model_load) \
@@ -52,8 +40,6 @@ OPIPE_FREEZE(opipe_view, struct_row_bytes, 24, 0xc9fb19925c5010ad)
 #define OPIPE_ROWS_HOST \
   OPIPE_ROW(opipe_device_budget, memory_bytes, 0), \
   OPIPE_ROW(opipe_context_params, reserved, 0), \
-  OPIPE_ROW(opipe_plan_params, reserved, 0), \
-  OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
   OPIPE_ROW(opipe_api, session_try_save, 0), \
   OPIPE_ROW(opipe_view, struct_row_bytes, 0)
 /* clang-format on */

@@ -8,6 +8,23 @@
   X(T, kind) X(T, options) X(T, memory_bytes) X(T, index) X(T, threads)
 OPIPE_ORDER(opipe_device_choice)
 OPIPE_FREEZE(opipe_device_choice, threads, 32, 0x0207dd79fa16c69a)
+#define OPIPE_FIELDS_opipe_plan_params(X, T) \
+  X(T, struct_size) X(T, n_stages) X(T, devices) X(T, n_devices) X(T, devices_stride) \
+  X(T, n_microbatches) X(T, replicas) X(T, schedule) X(T, cut) X(T, batch_dim) \
+  X(T, memory_bytes) X(T, depth) X(T, cost) X(T, flags) X(T, n_ranks) X(T, transport) \
+  X(T, train) X(T, costs) X(T, stage_replicas) X(T, n_stage_replicas) X(T, reserved)
+OPIPE_ORDER(opipe_plan_params)
+OPIPE_FREEZE(opipe_plan_params, reserved, 120, 0x2ffb1f0355847f9e)
+#define OPIPE_FIELDS_opipe_plan_info(X, T) \
+  X(T, struct_size) X(T, n_ranks) X(T, n_stages) X(T, n_microbatches) X(T, request_ns) \
+  X(T, interval_ns) X(T, bound_ns)
+OPIPE_ORDER(opipe_plan_info)
+OPIPE_FREEZE(opipe_plan_info, bound_ns, 40, 0x89b1baaab9fdf795)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_share_params(X, T) \
+  X(T, struct_size) X(T, refused) X(T, team) X(T, plan) X(T, reason)
+OPIPE_ORDER(opipe_share_params)
+#endif
 #define OPIPE_FIELDS_opipe_profile_params(X, T) \
   X(T, struct_size) X(T, flags) X(T, samples) X(T, n_samples) X(T, cost) X(T, batch_dim) \
   X(T, train) X(T, cluster) X(T, cluster_bytes) X(T, cluster_name) X(T, device) \
@@ -60,8 +77,16 @@ OPIPE_FREEZE(opipe_tuned, choice, 48, 0xa7f90cc34d07c334)
   X(T, measured_ctx)
 OPIPE_ORDER(opipe_tuning_params)
 OPIPE_FREEZE(opipe_tuning_params, measured_ctx, 40, 0x896022aab9b89e25)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_ROWS_PLANNING_5 \
+  , OPIPE_ROW(opipe_share_params, reason, 5)
+#else
+#define OPIPE_ROWS_PLANNING_5
+#endif
 #define OPIPE_ROWS_PLANNING \
   OPIPE_ROW(opipe_device_choice, threads, 0), \
+  OPIPE_ROW(opipe_plan_params, reserved, 0), \
+  OPIPE_ROW(opipe_plan_info, bound_ns, 0), \
   OPIPE_ROW(opipe_profile_params, threads, 3), \
   OPIPE_ROW(opipe_profile_info, name, 3), \
   OPIPE_ROW(opipe_layer_info, width_bytes, 3), \
@@ -70,7 +95,7 @@ OPIPE_FREEZE(opipe_tuning_params, measured_ctx, 40, 0x896022aab9b89e25)
   OPIPE_ROW(opipe_strategy_stage_info, memory_bytes, 3), \
   OPIPE_ROW(opipe_machine_params, devices_stride, 3), \
   OPIPE_ROW(opipe_tuned, choice, 3), \
-  OPIPE_ROW(opipe_tuning_params, measured_ctx, 3)
+  OPIPE_ROW(opipe_tuning_params, measured_ctx, 3) OPIPE_ROWS_PLANNING_5
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_PLANNING_H */

@@ -4,6 +4,11 @@
 #define OPIPE_FROZEN_REQUESTS_H
 
 /* clang-format off */
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_rank_device(X, T) \
+  X(T, rank) X(T, index) X(T, threads) X(T, reserved) X(T, memory_bytes)
+OPIPE_ORDER(opipe_rank_device)
+#endif
 #define OPIPE_FIELDS_opipe_session_params(X, T) \
   X(T, struct_size) X(T, threads) X(T, flags) X(T, max_in_flight) X(T, watchdog_ns) \
   X(T, spin_us) X(T, max_shapes)
@@ -30,12 +35,18 @@ OPIPE_FREEZE(opipe_binding_io, done, 88, 0x5542da61a79932f6)
   X(T, stream) X(T, deadline_ns) X(T, on_done) X(T, on_done_ctx)
 OPIPE_ORDER(opipe_submit_params)
 OPIPE_FREEZE(opipe_submit_params, on_done_ctx, 64, 0xee929bf4792fa1c5)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_ROWS_REQUESTS_5 \
+  , OPIPE_ROW(opipe_rank_device, memory_bytes, 5)
+#else
+#define OPIPE_ROWS_REQUESTS_5
+#endif
 #define OPIPE_ROWS_REQUESTS \
   OPIPE_ROW(opipe_session_params, max_shapes, 0), \
   OPIPE_ROW(opipe_session_info, reserved, 0), \
   OPIPE_ROW(opipe_memory_info, mapped_bytes, 0), \
   OPIPE_ROW(opipe_binding_io, done, 0), \
-  OPIPE_ROW(opipe_submit_params, on_done_ctx, 0)
+  OPIPE_ROW(opipe_submit_params, on_done_ctx, 0) OPIPE_ROWS_REQUESTS_5
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_REQUESTS_H */

@@ -45,7 +45,7 @@ CUDA_FN uint32_t packet_key(const T *row, int64_t at) {
   return none ? key_of_none<LARGEST>() : key_of_number(top);
 }
 
-/* What this thread finds among elements [first, end) of a row. 0: it has none of them. */
+/* This thread's result among elements [first, end) of a row. 0: it has none of them. */
 template <class T, bool LARGEST>
 CUDA_FN uint64_t first_of_part(const T *row, int64_t first, int64_t end, bool last) {
   const int V = lanes<T>::n, rank = (int)threadIdx.x;

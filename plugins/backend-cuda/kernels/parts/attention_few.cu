@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of few query rows, as a step of decoding has them: keys in parts of CUDA_FEW_KEYS, a
- * block a part of a key-value head, for all rows that read it. What counts is the bandwidth: a
- * block's keys and values are all under way, in registers, before the first is used.
+ * block a part of a key-value head, for all rows that read it. Bandwidth is the limit: a block's
+ * keys and values are all under way, in registers, before the first is used.
  *
  *   few    scores, exponentials above the part's largest one, sums of weighted values
  *   join   a row's parts: eight runs, each of every eighth part in order, then the runs in order;
@@ -236,7 +236,7 @@ CUDA_FN part_found found_of_others(const part_found *at) {
   return {two.x, two.y};
 }
 
-/* What one of the runs finds: every eighth part, times what its exponentials are of the row's. */
+/* The sum of one of the runs: every eighth part, scaled from its own largest score to the row's. */
 CUDA_FN void join_run(const part_places &in, int64_t n, int64_t depth, join_room *room) {
   const int column = (int)(threadIdx.x % 32) * 4, run = (int)(threadIdx.x / 32);
   packet<float> ahead[JOIN_AHEAD], all = {{0, 0, 0, 0}};

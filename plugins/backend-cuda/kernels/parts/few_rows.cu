@@ -7,9 +7,9 @@
  *              to arrive, or, with the same bits, by a second launch
  *   w [n, k]   a warp takes two rows of w, lanes packets of them in turn, added by a butterfly
  *
- * What a block takes first is fetched while the launch in front ends. How long a part is follows
- * from n and k. Each row's sums are its own, in an order that is the
- * same for any number of rows: ROWS, 1, 4 or 8, is how many a kernel has room for. */
+ * A block's first packets are fetched while the launch in front ends. How long a part is follows
+ * from n and k. Each row's sums are its own, in an order that is the same for any number of rows:
+ * ROWS, 1, 4 or 8, is how many a kernel has room for. */
 #include "columns.cuh"
 #include "last_block.cuh"
 #include "words.cuh"
@@ -104,7 +104,7 @@ CUDA_FN void add_parts(const cuda_few_rows_args &a, int64_t row,
     finish_product<T>(a, whole, row, own);
 }
 
-/* What load_ahead takes first. */
+/* Fetches the packets that load_ahead takes first. */
 template <class T>
 CUDA_FN void fetch_columns(const cuda_few_rows_block &a) {
   const int across = 32 * 16 / CUDA_SECTOR, down = CUDA_THREADS / across;
@@ -204,7 +204,7 @@ CUDA_FN void load_turned_ahead(const cuda_few_rows_args &a, int64_t first, int64
   }
 }
 
-/* What load_turned_ahead takes first. */
+/* Fetches the packets that load_turned_ahead takes first. */
 template <class T>
 CUDA_FN void fetch_turned(const cuda_few_rows_block &block) {
   const cuda_few_rows_args &a = block.f;

@@ -23,8 +23,8 @@ CUDA_FN float weight_of(const cuda_attention_args &a, const attention_place &at,
   return inverse == 0 ? 0.0f : power_of_two((s - top) * CUDA_LOG2E) * inverse;
 }
 
-/* Of a lane's rows: `base` BARE largest score and sum together, else the largest; `inverse`: 1 /
- * sum and D. */
+/* Numbers of a lane's rows: `base` BARE largest score and sum together, else the largest;
+ * `inverse`: 1 / sum and D. */
 template <int M>
 struct row_numbers {
   float base[2 * M], inverse[2 * M], weighted[2 * M];

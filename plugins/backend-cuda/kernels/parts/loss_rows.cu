@@ -138,7 +138,7 @@ CUDA_FN void add_packet(const packet<S> &of, power_sum<R> *io) {
     io->sum += power_above((R)widen(of.v[k]), io->base);
 }
 
-/* What this thread's packets sum to; the first n_kept of the row's go to `kept`, each thread its
+/* The sum of this thread's packets; the first n_kept of the row's go to `kept`, each thread its
  * own. AHEAD: packets under way; whole: the row's, known where this is expanded. */
 template <int AHEAD, class S, class R>
 CUDA_FN power_sum<R> thread_powers(const score_row<S> &row, bool whole, packet<S> *kept,
@@ -209,8 +209,7 @@ CUDA_FN void loss_of_rows(const cuda_loss_args &a, power_room<R> *room) {
 
 /* ---- gradient ---- */
 
-/* What a row's gradient is made of:
- * d[c] = dl (power[c] scale - each weight[c] - own [c == label]). */
+/* Factors of a row's gradient: d[c] = dl (power[c] scale - each weight[c] - own [c == label]). */
 template <class R>
 struct loss_factors {
   R dl, scale, each, own;

@@ -2,9 +2,8 @@
 /* Element by element, any strides: arithmetic, activations and their gradients,
  * comparisons, Where, Cast.
  *
- * A thread makes one element at a time; the type is the kernel's for floats,
- * and read as it runs for integers, comparisons and conversions. What is hot
- * and dense goes to flat.cu. */
+ * A thread makes one element at a time; the type is the kernel's for floats, and read as it runs
+ * for integers, comparisons and conversions. Hot functions on dense operands go to flat.cu. */
 #include "map_math.cuh"
 #include "numbers.cuh"
 

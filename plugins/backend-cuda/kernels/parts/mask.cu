@@ -43,7 +43,7 @@ CUDA_FN float mask_number(uint8_t x) {
   return x != 0 ? 0.0f : -INFINITY;
 }
 
-/* Of -infinity as it was given, not as a product has made it. */
+/* True for -infinity as it was given, not as a product has made it. */
 CUDA_FN bool mask_hides(float x) {
   return x == -INFINITY;
 }
@@ -148,7 +148,7 @@ CUDA_FN float prepared(const cuda_settle_args &a, int64_t mask_row, int t) {
                           : static_cast<const float *>(a.mask)[i];
 }
 
-/* Of a row that sees nothing but low numbers. */
+/* A row that sees nothing but low numbers. */
 struct low_row {
   float top, share; /* the largest; 1 / sum of the exponentials of all above it */
 };

@@ -8,7 +8,8 @@
  * chunks of rows, then the chunks in order */
 #include "norm.cuh"
 
-/* Rows are read again for each sum: they are in the first-level cache. Of one bit whoever asks. */
+/* Rows are read again for each sum: they are in the first-level cache. Every caller gets the same
+ * bits. */
 template <class T, bool BLOCK, class R>
 CUDA_FN void moments(const T *x, int64_t n, bool whole, bool rms, double epsilon,
                      const row_team<BLOCK, R> &team, R *out_mean, R *out_inverse) {

@@ -23,7 +23,7 @@ CUDA_FN int place_of_four(int p, int q, int lane) {
   return ((p * (V / 4) + q) * 32 + lane) * 4;
 }
 
-/* Of one column. */
+/* The place of one column. */
 template <int V>
 CUDA_FN int place_of_column(int column) {
   const int packet = column / V;

@@ -16,7 +16,7 @@ CUDA_FN R recurrent_activation(const cuda_recurrent_args &a, int f, R x) {
   }
 }
 
-/* What an activation makes of a gate, clipped before. */
+/* The activation of a gate, which is clipped before. */
 template <class R>
 CUDA_FN R recurrent_gate(const cuda_recurrent_args &a, int f, R x) {
   const R limit = (R)a.clip;

@@ -2,7 +2,7 @@
 /* Rows from one distance between them to another, where either side may begin at any element: a
  * warp takes a run of a row and stores whole 16 bytes, as they lie at the destination; each is cut
  * out of the two aligned ones of the source that it lies in, of which the second is the next lane's
- * first. What is left at the ends of a row, less than 48 bytes, goes by element. */
+ * first. The ends of a row, less than 48 bytes, go by element. */
 #include "device.cuh"
 
 enum {

@@ -19,7 +19,7 @@ typedef struct small {
   uint32_t cap; /* stashes of a rank */
 } small;
 
-/* What a rank does: 3 * micro-batch + phase. */
+/* A rank's works: 3 * micro-batch + phase. */
 typedef struct word {
   uint8_t work[ALL_WORKS];
 } word;

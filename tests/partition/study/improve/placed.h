@@ -18,12 +18,12 @@ typedef struct placed {
   uint32_t rank[PLACED_STAGES];
   uint32_t n_kinds;              /* 3: F, I, W; 2: F, B */
   double cost[3][PLACED_STAGES]; /* F, I, W; a whole backward takes I + W */
-  uint64_t takes[PLACED_STAGES]; /* what a forward takes */
+  uint64_t takes[PLACED_STAGES]; /* bytes of a forward */
   double comm;
   uint64_t cap; /* of each rank */
 } placed;
 
-/* What a rank does: stage * n_kinds + kind; the micro-batches of each are in turn. */
+/* A rank's works: stage * n_kinds + kind; the micro-batches of each are in turn. */
 typedef struct placed_word {
   uint8_t work[PLACED_WORKS];
 } placed_word;

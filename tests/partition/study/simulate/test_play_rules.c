@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the rules of transports make of the same ends of messages, in a play of two ranks and in its
+/* How the rules of transports treat the same ends of messages, in a play of two ranks and in its
  * times: an endpoint that has one of them, or one batch, under way.
  */
 #include "partition/study/simulate/play.h"
@@ -17,7 +17,7 @@ enum { OPS = 12, WORK_10 = 0, WORK_5 = 1 };
 typedef struct row {
   const char *what;
   uint32_t rule;
-  opi_play_op ops[OPS]; /* those of rank 0, then those of rank 1 */
+  opi_play_op ops[OPS]; /* rank 0's, then rank 1's */
   uint32_t n_first, n;
   double ends[2]; /* of the ranks */
 } row;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cuDNN's double takes and refuses: tensors, operations, graphs. */
+/* The rules of cuDNN's double for tensors, operations and graphs. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,23 +3,23 @@
  * they were given and do it later, in an order that a seed draws from all that streams and events
  * allow, so that a missing wait or memory that is reused too early shows.
  *
- * What it holds the caller to, as the vendor's does or more strictly:
+ * It holds the caller to these rules, as the vendor's does or more strictly:
  *   - every call but those that ask for devices needs a current context of the calling thread
  *   - nothing works in a forked child, nor in a function that a stream was given
  *   - copies and fills lie inside live memory; memory that queued work uses is not freed
  *   - static and dynamic shared memory of a block are 48 KiB unless more was asked for the kernel;
- *     what was asked for last counts, whoever asked
+ *     the last request counts, whoever asked
  *   - freeing memory, modules, contexts and libraries' handles waits for all work: not while some
  *     of it has come to a stop (cuda_double_hold)
  *   - a copy to or from host memory that is not pinned returns when it is done
- *   - what is written behind an allocation is found when it is freed
+ *   - bytes written behind an allocation are found when it is freed
  *   - a thread that captures takes no memory and waits for nothing, and a stream that is captured
  *     takes kernels, copies and fills alone; else the capture is not valid
- *   - a launch that may begin while what is in front of it on the stream ends (programmatic
+ *   - a launch that may begin while the work in front of it on the stream ends (programmatic
  *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp); one of eight
  *     runs up to there before that kernel does
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
- * A rule that the vendor leaves undefined, when broken, is named on stderr and ends the process.
+ * Breaking a rule that the vendor leaves undefined is named on stderr and ends the process.
  *
  * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
  * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _FAULT_RESULT (700), _SLICE (the
@@ -51,7 +51,7 @@ void cuda_double_note_call(void);
  * to a stop. */
 void cuda_double_wait_for_all(const char *who);
 
-/* What tests look at. */
+/* Numbers for tests. */
 typedef struct cuda_double_facts {
   uint64_t live_bytes, live_blocks; /* device memory */
   uint64_t live_pinned;             /* blocks, registered ones among them */

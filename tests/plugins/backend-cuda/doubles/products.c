@@ -40,7 +40,7 @@ typedef struct algorithm {
   uint32_t tile, scheme, swizzle, custom, stages;
   uint16_t inner, cluster;
   int8_t types[6];   /* compute, scale, A, B, C, D */
-  int8_t unsaid;     /* what no attribute says; 0: made from attributes */
+  int8_t unsaid;     /* set by no attribute; 0: made from attributes */
   uint8_t bias_bits; /* low bits of the bias' address that were 0 */
 } algorithm;
 _Static_assert(sizeof(algorithm) == sizeof(cuda_lt_algo), "an algorithm fills the vendor's");
@@ -192,7 +192,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return set(&preference->align[which - CUDA_LT_PREFER_ALIGN_A], sizeof(uint32_t), value, bytes);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused products ---- */
 
 static bool fits(const struct cuda_lt_layout *layout, uint64_t rows, uint64_t columns,
                  const struct cuda_lt_layout *d) {
@@ -208,7 +208,7 @@ static bool has_aux(const struct cuda_lt_desc *desc) {
   return (desc->epilogue & CUDA_LT_EPILOGUE_AUX) != 0;
 }
 
-/* Of A or of B, over k. */
+/* The epilogue sums A or B over k. */
 static bool has_sums(const struct cuda_lt_desc *desc) {
   return (desc->epilogue & (CUDA_LT_EPILOGUE_SUMS_A | CUDA_LT_EPILOGUE_SUMS_B)) != 0;
 }
@@ -315,7 +315,7 @@ static const variant *variant_of(const algorithm *algo, const problem *p) {
   return NULL;
 }
 
-/* What choosing and checking were told to answer. */
+/* The answer that choosing and checking were told to give. */
 static cublasStatus_t told(const problem *p) {
   const char *text = getenv("OPIPE_CUDA_DOUBLE_PRODUCTS_ANSWER");
   const bool all = text != NULL && strstr(text, "all") != NULL;
@@ -336,7 +336,7 @@ static bool is_aligned(const void *address, uint32_t to) {
   return (uintptr_t)address % to == 0;
 }
 
-/* What the bias lies at a multiple of, as far as algorithms look: 2^n bytes. */
+/* Alignment of the bias, as far as algorithms look: 2^n bytes. */
 static uint8_t bias_bits(const void *bias) {
   uint8_t n = 0;
   while (n < 8 && is_aligned(bias, 2u << n))

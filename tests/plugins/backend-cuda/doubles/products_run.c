@@ -51,7 +51,7 @@ static double add(int type, double sum, double x, double y) {
   return type == CUDA_R64F ? sum + x * y : (double)((float)sum + (float)(x * y));
 }
 
-/* What tensor cores make of a number of fp32: 10 bits behind the point are left. */
+/* A number of fp32 as tensor cores read it: 10 bits behind the point are left. */
 static double to_tf32(double value) {
   const float single = (float)value;
   uint32_t bits = 0;
@@ -188,7 +188,7 @@ static void sum_operand(const product_work *w, uint64_t first) {
   }
 }
 
-/* What the epilogue makes of a sum; element i of column j. */
+/* Applies the epilogue to a sum; element i of column j. */
 static double through(const product_work *w, double value, uint64_t i, uint64_t j) {
   const struct cuda_lt_desc *desc = &w->p.desc;
   const uint64_t at = i + j * (uint64_t)desc->aux_distance;

@@ -21,7 +21,7 @@ typedef struct work {
   uint32_t grid[3], block[3], shared_bytes;
   bool behind;                    /* it may begin while what is in front ends */
   void (*call)(const void *args); /* CALL */
-  double ns;                      /* what it takes by the stream's clock */
+  double ns;                      /* its time by the stream's clock */
   double from_ns;                 /* the device's time that the host knew when it was queued */
   void *to;                       /* COPY, FILL */
   const void *from;
@@ -61,7 +61,7 @@ static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
 static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
 static uint64_t n_writes, n_reads, n_copies, n_pageable, n_behind, n_begun;
-/* What is queued from now on begins later than all that the host has been told is done. */
+/* Work that is queued from now on begins later than all that the host has been told is done. */
 static double seen_ns;
 
 static uint64_t draw(uint64_t n) {

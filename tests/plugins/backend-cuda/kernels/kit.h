@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the CUDA kernels share: tensors between red zones, launches by the shim in several
- * orders of threads, comparisons with results in double. */
+/* Shared by the tests of the CUDA kernels: tensors between red zones, launches by the shim in
+ * several orders of threads, comparisons with results in double. */
 #ifndef TESTS_PLUGINS_BACKEND_CUDA_KERNELS_KIT_H_
 #define TESTS_PLUGINS_BACKEND_CUDA_KERNELS_KIT_H_
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Behind the kit: where OPIPE_KIT_IMAGE is set, launches go to a device. What fails there ends the
+/* Behind the kit: where OPIPE_KIT_IMAGE is set, launches go to a device. A failure there ends the
  * process with "no device: ..." or the kernel's name. */
 #ifndef TESTS_PLUGINS_BACKEND_CUDA_KERNELS_KIT_DEVICE_H_
 #define TESTS_PLUGINS_BACKEND_CUDA_KERNELS_KIT_DEVICE_H_

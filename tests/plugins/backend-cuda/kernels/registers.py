@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernels as nvcc compiles them: no spills, and for the version that the table is of no more registers than it says.
-What was compiled is kept below build/cuda, by what went into it.
+Results of the compiler are kept below build/cuda, by a hash of its inputs.
 
     registers.py --write ARCH ...    makes the table anew (registers.txt)
 """
@@ -53,7 +53,7 @@ def state_of_sources():
 
 
 def compile_part(nvcc, version, arch, part, headers):
-    """What ptxas says of a part; raises with nvcc's own words when it does not compile."""
+    """The report of ptxas on a part; raises with nvcc's own words when it does not compile."""
     with open(part, "rb") as file:
         key = hashlib.sha256(headers + file.read() + " ".join([version, arch, *FLAGS]).encode()).hexdigest()[:24]
     log = os.path.join(KEPT, "%s-%s-%s.log" % (os.path.basename(part)[:-3], arch, key))

@@ -268,7 +268,7 @@ static void test_hidden_values_of_fp32(void) {
   }
 }
 
-/* What tiles do not take goes plainly. */
+/* Forms that tiles do not support use the plain kernels. */
 static void test_attention_without_tiles(void) {
   static const form fitting = {1, 2, 1, 40, 40, 0, 64, 64, 1, 0, 0, 0, 0, false};
   cuda_launch launch;

@@ -10,7 +10,7 @@ static bool is_few(const char *kernel) {
   return strncmp(kernel, "opipe_attention_few_", strlen("opipe_attention_few_")) == 0;
 }
 
-/* Does the last block to arrive join the parts? Those of the same counters leave them at 0. */
+/* Does the last block to arrive join the parts? Blocks that share counters leave them at 0. */
 static void run_at_once(cuda_attention_args args, uint32_t dtype, const kit_tensor *wanted) {
   static const uint32_t none[CUDA_COUNTERS];
   const uint32_t n = cuda_attention_counters(&args, dtype);
@@ -191,7 +191,7 @@ static void test_packed_operands(void) {
   }
 }
 
-/* What few rows are: the limits of rows, keys and packets; neither sums nor scores asked for. */
+/* The limits of "few": rows, keys and packets; neither sums nor scores asked for. */
 static void test_which_are_few(void) {
   static const form fitting = {1, 4, 2, 4, 40, 0, 64, 64, 0, 0, 0, 0, 0, false};
   cuda_launch launches[CUDA_ATTENTION_LAUNCHES];

@@ -337,7 +337,7 @@ typedef struct position {
   int64_t sample, token, rest;
 } position;
 
-/* Of element i in each of the forms of test_dropout. */
+/* Position of element i in each of the forms of test_dropout. */
 static position position_of(size_t form, int64_t i) {
   const int64_t row = i / (H * D), column = i % (H * D);
   switch (form) {

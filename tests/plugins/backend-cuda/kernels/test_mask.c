@@ -140,7 +140,7 @@ static void test_prepared(void) {
 
 enum { DEPTH = 40 };
 
-/* What is 1 / n of a row that sees nothing but low numbers, and the largest of these. */
+/* The value 1 / n of a row that sees nothing but low numbers, and the largest of these. */
 static double share_of(const prepared *p, int64_t row, int64_t seen, double *out_top) {
   double top = hidden, sum = 0;
   for (int64_t t = 0; t < seen; ++t)

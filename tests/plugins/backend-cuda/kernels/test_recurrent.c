@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctest: timeout=120 */
-/* What stands behind a product of a recurrent layer, launch by launch, against the operators' text
- * in double: every activation, rows of several lengths, both directions; lengths that are none. */
+/* Launches behind a product of a recurrent layer, one by one, against the operators' text in
+ * double: every activation, rows of several lengths, both directions; lengths that are none. */
 #include "kit.h"
 
 enum { STEPS = 5, BATCH = 6, HIDDEN = 47, N = BATCH * HIDDEN };

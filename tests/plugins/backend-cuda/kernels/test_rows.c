@@ -191,7 +191,7 @@ static void expect_cancelled(const kit_tensor *found, const double *want, double
     OPI_ASSERT(fabs(kit_get(found, i) - want[i]) <= most);
 }
 
-/* What the gradient alone and an Add behind it would make. */
+/* The result of the gradient alone and an Add behind it. */
 static void expect_steps(const cuda_norm_grad_args *args, const norm_case *c, const kit_tensor *dx,
                          const kit_tensor *residual) {
   const kit_tensor plain = kit_new(c->dtype, dx->n);
@@ -380,7 +380,7 @@ static void columns_case(uint32_t dtype, int64_t rows, int64_t n, uint32_t adds,
   }
   for (int64_t i = 0; distance > n && i < x.n; ++i) {
     if (i % distance >= n)
-      kit_set(&x, i, NAN); /* what lies between */
+      kit_set(&x, i, NAN); /* elements between rows */
   }
   cuda_columns_args args = {out.data, x.data, NULL, rows, n, adds, 0, distance != n ? distance : 0};
   cuda_launch launches[CUDA_LAUNCHES];

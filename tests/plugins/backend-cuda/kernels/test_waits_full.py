@@ -23,7 +23,7 @@ HARMLESS = re.compile(r"U?(IMAD|IADD|VIADD|LEA|SHF|LOP|MOV|SEL|SGXT|PRMT|ISETP|P
 
 
 def find_disassembler():
-    """Of a toolkit, or of the packages that trials on real files install."""
+    """The nvdisasm of a toolkit, or of the packages that trials on real files install."""
     nvcc = registers.find_nvcc()
     beside = os.path.join(os.path.dirname(os.path.realpath(nvcc)), "nvdisasm") if nvcc else ""
     packages = glob.glob(os.path.join(registers.SOURCE, "build", "venv", "*", "lib", "python3*", "site-packages", "**", "bin", "nvdisasm"), recursive=True)
@@ -47,7 +47,7 @@ def read_code(text):
 
 
 def complaints(kernel, code):
-    """What is wrong with it, and how many prefetches come before the wait."""
+    """The kernel's faults, and how many prefetches come before the wait."""
     waits = [i for i, one in enumerate(code) if WAIT in one]
     if len(waits) != 1 or not any(NEXT in one for one in code):
         return ["%s waits %d times" % (kernel, len(waits))], 0

@@ -66,7 +66,7 @@ static const plan_case cases[] = {
     {2, 8, 8, 50, 77, 128, OPIPE_FLOAT16, CUDA_DNN_LAST, 0, TAKEN, false},
 };
 
-/* Of [batch, rows, heads * depth]. */
+/* The form of tensors [batch, rows, heads * depth]. */
 static void fill_form(const plan_case *c, uint32_t what, cuda_dnn_form *out) {
   memset(out, 0, sizeof *out);
   out->batch = c->batch;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What mma.sync.m16n8k16 does with the registers of 32 lanes, in plain C: who holds what, as the
- * PTX manual has it (9.7.14, "Matrix fragments"). Sums in the order of k. */
+/* The instruction mma.sync.m16n8k16 on the registers of 32 lanes, in plain C: who holds what, as
+ * the PTX manual has it (9.7.14, "Matrix fragments"). Sums in the order of k. */
 #include "shim.hpp"
 
 #include "device.cuh"

@@ -33,7 +33,7 @@ __thread shim_launch shim_now;
 /* At most so many blocks of a launch begin early. */
 enum { BEGUN_BLOCKS = 2 };
 
-/* What a thread is ended by. */
+/* Thrown to end a thread. */
 struct begun {};
 
 enum {

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Transport "impaired", for the tests: transport "shm", with a fault (fault.h) at call N of
+ *   world  memory  stream  send  recv  reduce (all_reduce)  close (world_close; cannot refuse)
+ * Every slot but those below takes objects of 'shm'.
+ */
+#include <opipe/streams.h>
+
+#include "fault.h"
+
+extern const opipe_plugin opipe_plugin_v1_transport_shm;
+
+static opipe_transport table;      /* as the host sees it */
+static const opipe_transport *shm; /* behind it */
+
+/* ---- slots ---- */
+
+static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
+                               opipe_world **out_world, opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("world", &count, err);
+  return status < 0 ? status : shm->world_open(self, params, out_world, err);
+}
+
+static opipe_status memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes, void **out_data,
+                                 opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("memory", &count, err);
+  return status < 0 ? status : shm->memory_alloc(endpoint, n_bytes, out_data, err);
+}
+
+static opipe_status stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
+                                opipe_stream **out_stream, opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("stream", &count, err);
+  return status < 0 ? status : shm->stream_open(endpoint, params, out_stream, err);
+}
+
+static opipe_status send_message(opipe_stream *stream, uint64_t sequence,
+                                 const opipe_region *region, opipe_event *ready, opipe_event *done,
+                                 opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("send", &count, err);
+  return status < 0 ? status : shm->send(stream, sequence, region, ready, done, err);
+}
+
+static opipe_status receive(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                            opipe_event *done, opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("recv", &count, err);
+  return status < 0 ? status : shm->recv(stream, sequence, region, done, err);
+}
+
+static opipe_status all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
+                               opipe_event *done, opipe_error *err) {
+  static _Atomic uint32_t count;
+  const opipe_status status = fault_pass("reduce", &count, err);
+  return status < 0 ? status
+                    : shm->all_reduce(group, sequence, region, n_elems, dtype, ready, done, err);
+}
+
+static void world_close(opipe_world *world) {
+  static _Atomic uint32_t count;
+  (void)fault_pass("close", &count, NULL);
+  shm->world_close(world);
+}
+
+/* ---- the plugin ---- */
+
+static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
+                                opipe_error *err) {
+  const opipe_plugin *plugin = &opipe_plugin_v1_transport_shm;
+  const opipe_status status = plugin->open(host, out_self, err);
+  if (status < 0)
+    return status;
+  shm = (const opipe_transport *)plugin->get_interface(*out_self, OPIPE_TRANSPORT_ID);
+  table = *shm;
+  table.world_open = world_open;
+  table.world_close = world_close;
+  table.stream_open = stream_open;
+  table.memory_alloc = memory_alloc;
+  table.send = send_message;
+  table.recv = receive;
+  table.all_reduce = all_reduce;
+  return OPIPE_OK;
+}
+
+static void close_plugin(opipe_instance *self) {
+  opipe_plugin_v1_transport_shm.close(self);
+}
+
+static const void *get_interface(opipe_instance *self, const char *id) {
+  (void)self;
+  return strcmp(id, OPIPE_TRANSPORT_ID) == 0 ? &table : NULL;
+}
+
+extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
+const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
+    OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 5), "impaired",  "1.0",        "Apache-2.0",
+    "transport shm that goes wrong as asked",   open_plugin, close_plugin, get_interface};
