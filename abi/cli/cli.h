@@ -43,6 +43,7 @@ typedef struct cli_train_texts {
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
   uint64_t n_steps, n_epochs, save_every;
+  uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
   uint32_t batch;
   bool shuffle, go_on, overwrite;
 } cli_train_texts;
@@ -299,6 +300,8 @@ int cli_worst(const cli_session *s, uint8_t *io_list, uint32_t n);
 bool cli_needs(const cli_session *s, opipe_session *session, const char *name);
 /* Gives all processes the plan that process 0 has made, or its failure `made`. */
 int cli_share_plan(cli_session *s, int made);
+/* launch_again.c: in a restart by launch, --save DIR is resumed if the job has saved there. */
+void cli_resume_restarted(cli_options *io_options);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */
 /* Refuses a plan whose outputs no single process has whole. */
 int cli_check_outputs(const cli_session *s);

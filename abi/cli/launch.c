@@ -10,7 +10,7 @@
 
 #include "progress.h"
 
-enum { EXTRA_WORDS = 6, STATUS_INTERRUPTED = 130, STATUS_TERMINATED = 143 };
+enum { STATUS_INTERRUPTED = 130, STATUS_TERMINATED = 143 };
 
 /* Signals that are read from a descriptor. A caller's SIG_IGN stays. */
 static int listen_to_signals(sigset_t *out_before) {
@@ -58,23 +58,15 @@ static bool may_restart(const launch_job *job, int status) {
          status != STATUS_TERMINATED && job->attempt < job->n_restarts;
 }
 
-/* The attempts. words: of the first; again: room for those of the others. */
-static int run_all(launch_job *job, char **words, char **again) {
-  char steps[32];
-  const uint64_t before = launch_steps_done(words, "--resume");
+static int run_all(launch_job *job) {
   int status = CLI_DONE, launched = CLI_DONE;
-  job->words = words;
+  launch_find_origin(job->words, &job->origin);
   for (;; ++job->attempt) {
     launched = run_once(job, &status);
     if (launched != CLI_DONE || !may_restart(job, status))
       break;
     (void)fprintf(stderr, "onnx-pipe: launch: restart %u of %u\n", job->attempt + 1,
                   job->n_restarts);
-    if (!launch_resumed(words, before, again, steps)) {
-      (void)fprintf(stderr, "onnx-pipe: launch: all steps are in the checkpoint already\n");
-      return CLI_DONE;
-    }
-    job->words = again;
   }
   return launched != CLI_DONE ? launched : status;
 }
@@ -90,23 +82,21 @@ int cli_launch(const cli_options *o) {
   if (o->n_operands == 0 || o->operands[0][0] == '\0')
     return cli_usage("launch: a command is needed: launch -n %u -- COMMAND ...", job.n);
   char **words = calloc((size_t)o->n_operands + 2, sizeof *words);
-  char **again = calloc((size_t)o->n_operands + 2 + EXTRA_WORDS, sizeof *again);
   job.ranks = calloc(job.n, sizeof *job.ranks);
   int status = CLI_FAILED;
-  if (words == NULL || again == NULL || job.ranks == NULL) {
+  if (words == NULL || job.ranks == NULL) {
     (void)cli_fail("out of memory");
   } else {
     words[0] = self;
     memcpy(words + 1, o->operands, o->n_operands * sizeof *words);
+    job.words = words;
     (void)snprintf(job.id, sizeof job.id, "launch-%d-%lld", (int)getpid(), (long long)time(NULL));
     job.signals = listen_to_signals(&job.before);
-    status =
-        job.signals < 0 ? cli_fail("launch: signals cannot be read") : run_all(&job, words, again);
+    status = job.signals < 0 ? cli_fail("launch: signals cannot be read") : run_all(&job);
     if (job.signals >= 0)
       (void)close(job.signals);
   }
   free(job.ranks);
-  free(again);
   free(words);
   return status;
 }

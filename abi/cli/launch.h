@@ -33,6 +33,12 @@ typedef struct launch_rank {
   launch_stream streams[LAUNCH_STREAMS];
 } launch_rank;
 
+/* Where a job's training begins. */
+typedef struct launch_origin {
+  uint64_t steps;      /* of the checkpoint that it resumes */
+  uint64_t generation; /* of the one in its folder, which is another's; 0: none */
+} launch_origin;
+
 typedef struct launch_job {
   uint32_t n; /* ranks */
   bool tags;
@@ -40,6 +46,7 @@ typedef struct launch_job {
   char **words;     /* this program's name, the command, NULL; the command's first word is one of
                        onnx-pipe's commands, or looked up in PATH */
   uint32_t attempt, n_restarts;
+  launch_origin origin;
   char id[64]; /* of the job, the same in all attempts */
   uint16_t port;
   launch_rank *ranks;
@@ -76,11 +83,9 @@ void launch_say_failure(const launch_job *job, uint32_t rank);
 
 /* ---- launch_again.c ---- */
 
-/* Makes the words of a restart from those of the first start: `train --save DIR` resumes from DIR
- * if that holds a checkpoint, and does the steps that are left. out: room for two words more.
- * False: all steps were done. */
-bool launch_resumed(char *const *words, uint64_t done_before, char **out, char steps[32]);
-/* Steps that the checkpoint from which the command begins has done. */
-uint64_t launch_steps_done(char *const *words, const char *option);
+/* Reads from the words of a command where its training begins. */
+void launch_find_origin(char *const *words, launch_origin *out);
+/* Sets the variable by which the ranks of a restart know it. False: out of memory. */
+bool launch_tell_origin(const launch_origin *origin, uint32_t attempt);
 
 #endif /* CLI_LAUNCH_H */

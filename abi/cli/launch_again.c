@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command of a restart: training goes on from its last checkpoint. */
+/* A restart: training goes on from its own last checkpoint. launch tells the ranks of a restart
+ * where the job began, and `train --save DIR` resumes from DIR if it holds a checkpoint since. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -7,87 +8,62 @@
 
 #include "launch.h"
 
-enum { PATH_ROOM = 4096 };
+#define VARIABLE "ONNX_PIPE_RESTART" /* "STEPS GENERATION" of a launch_origin */
+enum { PATH_ROOM = 4096, TEXT_ROOM = 48 };
 
-/* The value of --option in "--option value" or "--option=value"; NULL: not given. The last
+/* Does a word give the option, which may be cut to `least` characters? */
+static bool gives(const char *word, const char *option, size_t least) {
+  const size_t n = strcspn(word, "=");
+  return n >= least && n <= strlen(option) && strncmp(word, option, n) == 0;
+}
+
+/* The value of an option in "--option value" or "--option=value"; NULL: not given. The last
  * counts. */
-static const char *value_of(char *const *words, const char *option) {
+static const char *value_of(char *const *words, const char *option, size_t least) {
   const char *found = NULL;
-  const size_t n = strlen(option);
-  for (uint32_t i = 2; words[1] != NULL && words[i] != NULL; ++i) {
-    if (strcmp(words[i], "--") == 0)
-      break;
-    if (strcmp(words[i], option) == 0 && words[i + 1] != NULL)
-      found = words[i + 1];
-    else if (strncmp(words[i], option, n) == 0 && words[i][n] == '=')
-      found = words[i] + n + 1;
+  for (uint32_t i = 1; words[i] != NULL; ++i) {
+    if (!gives(words[i], option, least))
+      continue;
+    const char *equals = strchr(words[i], '=');
+    found = equals != NULL ? equals + 1 : words[i + 1] != NULL ? words[i + 1] : found;
   }
   return found;
 }
 
-/* Steps of a checkpoint; false: the folder has none. */
-static bool read_steps(const char *folder, uint64_t *out) {
+/* A number of a checkpoint's manifest; 0: the folder has none. */
+static uint64_t read_number(const char *folder, const char *name) {
   char path[PATH_ROOM];
-  (void)snprintf(path, sizeof path, "%s/manifest.json", folder);
+  if (folder == NULL || snprintf(path, sizeof path, "%s/manifest.json", folder) >= PATH_ROOM)
+    return 0;
   json_t *root = json_load_file(path, 0, NULL);
-  const json_t *step = json_object_get(root, "steps");
-  const bool found = json_is_integer(step) || json_is_string(step);
-  if (found) {
-    *out = json_is_integer(step) ? (uint64_t)json_integer_value(step)
-                                 : strtoull(json_string_value(step), NULL, 10);
-  }
+  const json_int_t n = json_integer_value(json_object_get(root, name));
   json_decref(root);
-  return found;
+  return n < 0 ? 0 : (uint64_t)n;
 }
 
-uint64_t launch_steps_done(char *const *words, const char *option) {
-  uint64_t n = 0;
-  const char *folder = value_of(words, option);
-  return folder != NULL && read_steps(folder, &n) ? n : 0;
+void launch_find_origin(char *const *words, launch_origin *out) {
+  out->steps = read_number(value_of(words, "--resume", strlen("--resu")), "steps");
+  out->generation = read_number(value_of(words, "--save", strlen("--save")), "generation");
 }
 
-/* True if words[i] is one of the options that a restart replaces; *out_n: words that it takes. */
-static bool is_replaced(char *const *words, uint32_t i, bool steps, uint32_t *out_n) {
-  static const char *const options[] = {"--resume", "--steps"};
-  *out_n = 1;
-  if (strcmp(words[i], "--overwrite") == 0)
-    return true;
-  for (uint32_t k = 0; k < (steps ? 2 : 1); ++k) {
-    const size_t n = strlen(options[k]);
-    if (strncmp(words[i], options[k], n) == 0 && (words[i][n] == '\0' || words[i][n] == '=')) {
-      *out_n = words[i][n] == '\0' && words[i + 1] != NULL ? 2 : 1;
-      return true;
-    }
-  }
-  return false;
+bool launch_tell_origin(const launch_origin *origin, uint32_t attempt) {
+  char text[TEXT_ROOM];
+  (void)snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64, origin->steps, origin->generation);
+  return attempt == 0 ? unsetenv(VARIABLE) == 0 : setenv(VARIABLE, text, 1) == 0;
 }
 
-bool launch_resumed(char *const *words, uint64_t done_before, char **out, char steps[32]) {
-  static char resume[] = "--resume", count[] = "--steps";
-  const char *folder = strcmp(words[1], "train") == 0 ? value_of(words, "--save") : NULL;
-  const char *wanted = value_of(words, "--steps");
-  uint64_t done = 0;
-  uint32_t n = 0, taken = 0;
-  const bool resumes = folder != NULL && read_steps(folder, &done);
-  if (resumes && wanted != NULL) {
-    const uint64_t all = done_before + strtoull(wanted, NULL, 10);
-    if (done >= all)
-      return false;
-    (void)snprintf(steps, 32, "%" PRIu64, all - done);
-  }
-  for (uint32_t i = 0; words[i] != NULL; i += taken) {
-    taken = 1;
-    if (!resumes || i < 2 || !is_replaced(words, i, wanted != NULL, &taken))
-      out[n++] = words[i];
-    if (resumes && i == 1) {
-      out[n++] = resume;
-      out[n++] = (char *)(uintptr_t)folder;
-      if (wanted != NULL) {
-        out[n++] = count;
-        out[n++] = steps;
-      }
-    }
-  }
-  out[n] = NULL;
-  return true;
+void cli_resume_restarted(cli_options *io_options) {
+  cli_train_texts *t = &io_options->t;
+  const char *text = getenv(VARIABLE);
+  launch_origin origin;
+  if (text == NULL || t->save == NULL ||
+      sscanf(text, "%" SCNu64 " %" SCNu64, &origin.steps, &origin.generation) != 2)
+    return;
+  const uint64_t generation = read_number(t->save, "generation");
+  if (generation == 0 || generation == origin.generation)
+    return; /* the job has not saved yet */
+  const uint64_t steps = read_number(t->save, "steps");
+  t->n_steps_done = steps < origin.steps ? 0 : steps - origin.steps;
+  t->resume = t->save;
+  t->overwrite = false;
 }

@@ -43,7 +43,8 @@ static bool set_variables(const launch_job *job, uint32_t rank) {
          set_number("MASTER_PORT", job->port) && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 &&
          setenv("ROLE_NAME", "default", 1) == 0 && setenv("TORCHELASTIC_RUN_ID", job->id, 1) == 0 &&
          set_number("TORCHELASTIC_RESTART_COUNT", job->attempt) &&
-         set_number("TORCHELASTIC_MAX_RESTARTS", job->n_restarts);
+         set_number("TORCHELASTIC_MAX_RESTARTS", job->n_restarts) &&
+         launch_tell_origin(&job->origin, job->attempt);
 }
 
 /* ---- in the child ---- */

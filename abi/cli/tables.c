@@ -343,7 +343,7 @@ const cli_option cli_option_rows[] = {
     {PROFILE, "launcher", "none|NAME",
      "--cluster: whose variables say which of several processes this is (preset: the first "
      "complete set); links between the processes are measured",
-     TEXT(launcher)},
+     TEXT(team.launcher)},
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
     {PROFILE, "train", NULL, "profile training too; see the options below", FLAG(train)},
 

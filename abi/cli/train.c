@@ -128,7 +128,10 @@ static int check_overwrite(const cli_options *o) {
       folder, folder);
 }
 
-int cli_train(const cli_options *o) {
+int cli_train(const cli_options *given) {
+  cli_options restarted = *given;
+  const cli_options *o = &restarted;
+  cli_resume_restarted(&restarted);
   if (o->t.save_every != 0 && o->t.save == NULL)
     return cli_usage("--save-every needs --save DIR");
   if (o->t.go_on && o->check_finite) {

@@ -78,6 +78,7 @@ static int choose_steps(const cli_options *o, uint64_t per_epoch, train_run *run
                      (unsigned long long)epochs);
   }
   run->n_steps = o->t.n_steps != 0 ? o->t.n_steps : run->n_steps;
+  run->n_steps -= o->t.n_steps_done < run->n_steps ? o->t.n_steps_done : run->n_steps;
   return CLI_DONE;
 }
 

@@ -4,15 +4,18 @@
 the same bits, and what cannot be written or read is every process's refusal."""
 import filecmp
 import os
+import re
 import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 
-from command import DATA
+from command import COMMAND, DATA
+from team_kills import ranks_of, steps_saved
 from team_kit import TRAIN, Checks, Job, command, launch, manifest, steps, tensors
 
 check = Checks()
@@ -151,8 +154,8 @@ def test_a_model_that_cannot_be_written():
             done = launch(2, *TRAIN, "--steps", "2", "--save-model", *words)
             check(done.returncode == status and "step 1 " not in done.stdout, f"{words}: {done.returncode} {done.stderr}")
             check(done.stderr.count("process 0 (pid ") >= 1, f"{words}: {done.stderr}")
-        full = launch(2, *TRAIN, "--steps", "2", "--save-model", path, preexec_fn=lambda: limit_files(1 << 20))
-        check(full.returncode == 3 and full.stderr.count("File too large") >= 2, f"full: {full.returncode} {full.stderr}")
+        status, err = fill_disk([*TRAIN, "--steps", "10", "--save-model", path], 1 << 20)
+        check(status == 3 and err.count("File too large") >= 2, f"full: {status} {err}")
         check(os.listdir(folder) == [], f"left: {os.listdir(folder)}")
 
 
@@ -187,10 +190,18 @@ def test_the_folder_is_the_same_one():
         check(os.listdir(places[0]) == [] and os.listdir(os.path.join(places[1], "saved")) == [], "something is left")
 
 
-def limit_files(size):
-    """A write beyond the size answers as a full disk does, without a signal."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+def fill_disk(words, size, number=None):
+    """Two processes, whose files may grow to so many bytes from their second step on: a write beyond answers as a full disk does. They are
+    sent a signal then. The launch's (status, error text)."""
+    job = subprocess.Popen([COMMAND, "launch", "-n", "2", "--", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+    check(any("step 2 " in line for line in job.stdout), f"nothing trains: {words}")
+    for rank in ranks_of(job):
+        resource.prlimit(rank, resource.RLIMIT_FSIZE, (size, size))
+    if number is not None:
+        job.send_signal(number)
+    err = job.communicate(timeout=60)[1]
+    return job.returncode, err
 
 
 def test_a_full_disk_is_every_processs():
@@ -204,10 +215,11 @@ def test_a_full_disk_is_every_processs():
         sizes = [os.path.getsize(os.path.join(saved, f"state-1-{rank}.safetensors")) for rank in (0, 1)]
         limit = max(sizes) - 1
         check(min(sizes) < limit, f"the shards do not differ: {sizes}")
-        full = launch(2, *TRAIN, *rest, "1", "--resume", saved, "--save", saved, preexec_fn=lambda: limit_files(limit))
+        words = [*TRAIN, "--ranks", "2", "--steps", "1000000", "--resume", saved, "--save", saved]
+        status, err = fill_disk(words, limit, signal.SIGUSR1)
         victim = sizes.index(max(sizes))
-        said = [line for line in full.stderr.splitlines() if f"process {victim} (pid " in line and "File too large" in line]
-        check(full.returncode == 3 and len({line.split("]")[0] for line in said}) == 2, f"full: {full.returncode} {full.stderr}")
+        said = [line for line in err.splitlines() if f"process {victim} (pid " in line and "File too large" in line]
+        check(status == 3 and len({line.split("]")[0] for line in said}) == 2, f"full: {status} {err}")
         check(sorted(os.listdir(saved)) == files and tensors(saved) == before, f"full: {os.listdir(saved)}")
         done, threads = launch(2, *TRAIN, *rest, "1", "--resume", saved), command(*TRAIN, *rest, "2")
         check(done.returncode == 0 and steps(done) == steps(threads)[1:], f"after a full disk: {done.stderr}")
@@ -269,6 +281,47 @@ def test_a_signal_without_a_folder():
     job.all[1].send_signal(signal.SIGINT)
     ended = job.end()
     check([status for status, _, _ in ended] == [130, 130] and "there is no checkpoint without --save" in ended[0][1], f"{ended}")
+
+
+def restarted(words, saved, steps_before_kill):
+    """A launch that restarts, one of whose processes is killed once so many steps are saved."""
+    job = subprocess.Popen([COMMAND, "launch", "-n", "2", "--restarts", "2", "--", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = job.stdout.readline() if steps_before_kill == 0 else ""
+    while steps_before_kill == 0 and first and " step 1 " not in first:
+        first = job.stdout.readline()
+    check(steps_before_kill == 0 or until(lambda: steps_saved(saved) >= steps_before_kill), "nothing is saved")
+    ranks = ranks_of(job)
+    if ranks:
+        os.kill(ranks[-1], signal.SIGKILL)
+    out, err = job.communicate(timeout=100)
+    check(job.returncode == 0 and err.count("restart 1 of 2") == 1 and "restart 2" not in err, f"restarted: {job.returncode} {err}")
+    return out
+
+
+def test_a_restart_goes_on():
+    """Losses, weights and the model's file are those of a run that nobody disturbed, also where the length is given in epochs."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved, whole = os.path.join(folder, "saved"), os.path.join(folder, "whole")
+        words = [*TRAIN, "--ranks", "2", "--bind", "seq=16", "--epochs", "2", "--shuffle", "--seed", "3", "--lr-schedule", "cosine:warmup=5"]
+        own = command(*words, "--save", whole, "--save-model", whole + ".onnx")
+        check(own.returncode == 0, f"alone: {own.stderr}")
+        out = restarted([*words, "--save", saved, "--save-every", "5", "--save-model", saved + ".onnx"], saved, 10)
+        check(tensors(saved) == tensors(whole), "restarted: weights or moments differ")
+        check(filecmp.cmp(saved + ".onnx", whole + ".onnx", shallow=False), "restarted: the models differ")
+        lines = re.findall(r"step \d+ +loss [\d.]+ +norm [\d.e-]+", own.stdout)
+        again = re.findall(r"step \d+ +loss [\d.]+ +norm [\d.e-]+", out)
+        check(len(lines) > 20 and again and again[-1] == lines[-1] and set(again) == set(lines), "restarted: losses differ")
+
+
+def test_a_restart_leaves_others_checkpoints():
+    """A run that may replace a checkpoint and dies before its own first one begins again, and not from what it found."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved, whole = os.path.join(folder, "saved"), os.path.join(folder, "whole")
+        words = [*TRAIN, "--ranks", "2", "--bind", "seq=16", "--steps", "60"]
+        own, other = command(*words, "--save", whole), command(*words, "--seed", "5", "--shuffle", "--save", saved)
+        check(own.returncode == 0 and other.returncode == 0 and tensors(saved) != tensors(whole), f"alone: {own.stderr}{other.stderr}")
+        restarted([*words, "--save", saved, "--overwrite"], saved, 0)
+        check(manifest(saved)["steps"] == 60 and tensors(saved) == tensors(whole), "it has gone on from another run's checkpoint")
 
 
 def test_a_death_while_all_agree_on_a_step():
