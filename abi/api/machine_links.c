@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between the processes of a team, measured by the transport's own calls: process 0 hands a
- * small message to and fro with each other process, then large ones. */
+ * small message back and forth with each other process, then large ones. */
 #include "abi/api/machine_links.h"
 
 #include <stdlib.h>
 #include <time.h>
-
-#include "runtime/base/base.h"
 
 enum { ROUNDS = 2001, COPIES = 9, SMALL_BYTES = 64, LARGE_BYTES = 8 << 20, DEPTH = 2 };
 enum { SPIN_US = 50, ID_ROOM = 64 };

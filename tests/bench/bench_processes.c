@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message that goes to and fro between two processes through transport-shm's own calls: recv,
+/* A message that goes back and forth between two processes through transport-shm's own calls: recv,
  * reserve, send, test, and wait between them. Prints the time of one way, half of a round trip.
  * Usage: bench_processes [--spin US] [--count N] [--bytes N]
  */

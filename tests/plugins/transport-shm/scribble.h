@@ -56,9 +56,10 @@ static void scribble_once(int memory, const mapped *m, uint64_t kind, uint64_t *
     return;
   for (size_t i = 0; i < sizeof line && kind == SCRIBBLE_BYTES; ++i)
     line[i] = (unsigned char)next_random(io_seed);
-  if (kind == SCRIBBLE_WORDS) /* one: what stands beside it stays as it should be */
+  if (kind == SCRIBBLE_WORDS) { /* one: its neighbours stay as they should be */
     memcpy(line + next_random(io_seed) % 8 * 8,
            &words[next_random(io_seed) % (sizeof words / sizeof words[0])], 8);
+  }
   if (kind == SCRIBBLE_BITS)
     line[next_random(io_seed) % 64] ^= (unsigned char)(1u << next_random(io_seed) % 8);
   (void)!pwrite(memory, line, sizeof line, at);
