@@ -67,7 +67,7 @@ typedef struct opi_meeting {
   opi_team_object *team; /* a reference */
   opipe_board board;     /* the team's, with keys of this session */
   opi_teller teller;
-  uint32_t number;       /* of the session on its team */
+  uint32_t number; /* of the session on its team */
   opipe_team_info info;
 } opi_meeting;
 

@@ -102,7 +102,7 @@ static int failed(train_loop *l, const train_place *place, opipe_status status,
   const int reported = cli_report("train", err);
   if (!l->run->o->check_finite)
     return reported;
-  /* Of several processes, the session of one has failed by its data, those of the others by it. */
+  /* In a team one session has failed by its data, the others by that failure. */
   const bool by_data = cli_team_any(s, status == OPIPE_E_INVALID);
   if (!by_data || (s->team == NULL && train_fails_unchecked(l, place)))
     return reported;

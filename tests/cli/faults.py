@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong in one of several processes, and when: a fault at an exact instant (tests/plugins/transport-impaired), and what must
+"""Faults in one of several processes, and when they strike: a fault at an exact instant (tests/plugins/transport-impaired), and what must
 hold then in all the others. Combinations that do not exist stand in NONE, with the reason."""
 import concurrent.futures
 import filecmp
