@@ -91,7 +91,7 @@ int cli_profile(const cli_options *given) {
   o.model = o.n_operands == 1 ? o.operands[0] : NULL;
   if ((o.model != NULL) + (o.planner.arch != NULL) + (o.planner.machine ? 1 : 0) != 1)
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
-  if (o.launcher != NULL && !o.planner.machine)
+  if (o.team.launcher != NULL && !o.planner.machine)
     return cli_usage("profile: --launcher is for --cluster: a model is profiled by one process");
   if (o.cost == CLI_COST_UNSAID) /* a description has no device */
     o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;

@@ -2,10 +2,11 @@
 /* A process's place in a job, from the variables that launchers set. A pure function of the
  * variables: tests give a table in place of the environment.
  *
- *   torchrun  RANK, WORLD_SIZE; LOCAL_RANK, LOCAL_WORLD_SIZE. Job: MASTER_PORT, TORCHELASTIC_RUN_ID,
- *             TORCHELASTIC_RESTART_COUNT
+ *   torchrun  RANK, WORLD_SIZE; LOCAL_RANK, LOCAL_WORLD_SIZE. Job: MASTER_PORT,
+ *             TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT
  *   openmpi   OMPI_COMM_WORLD_RANK, _SIZE; _LOCAL_RANK, _LOCAL_SIZE. Job: PMIX_NAMESPACE
- *   hydra     PMI_RANK, PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS. Job: the process hydra_pmi_proxy
+ *   hydra     PMI_RANK, PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS. Job: the process
+ *             hydra_pmi_proxy
  *   slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS; SLURM_LOCALID. Job: SLURM_JOB_ID, SLURM_STEP_ID,
  *             SLURM_RESTART_COUNT
  *

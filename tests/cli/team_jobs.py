@@ -160,7 +160,7 @@ class Job:
 
 
 class Checks:
-    """Counts the failed checks; the exit status of a test."""
+    """Prints each failure; ends a test with its exit status."""
 
     def __init__(self):
         self.wrong = 0

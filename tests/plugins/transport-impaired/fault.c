@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Counts calls, and goes wrong at the one that the environment names. */
 #include "fault.h"
 
 #include <signal.h>
