@@ -123,7 +123,7 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
     return opi_fail(
         err, OPIPE_E_LIMIT,
         "%s: %s of device %s:%u are needed, but of its budget of %s only %s are free (%s "
-        "are taken): %s are missing",
+        "are taken): %s too few",
         what, OPI_SIZE(n_bytes), kind, index, OPI_SIZE(a->cap_bytes), OPI_SIZE(left),
         OPI_SIZE(a->charged_bytes), OPI_SIZE(n_bytes - left));
   }

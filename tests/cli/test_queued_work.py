@@ -11,7 +11,7 @@ from small import check
 
 LATER = "emulated:16,async=1,time_us=300"
 SLOW = "emulated:16,async=1,time_us=3000"
-EARLY = "of what queued work uses"
+EARLY = "of an object that queued work uses"
 
 
 def outcome(count, what, *args):

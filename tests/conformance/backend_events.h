@@ -27,7 +27,7 @@ static opipe_status poll_until(const subject *s, opipe_event *event) {
   return status;
 }
 
-/* What an event stands behind is there when it is complete, however often it is recorded. */
+/* Work in front of an event is done when the event is complete, however often it is recorded. */
 static void check_behind(const subject *s, const opipe_region *all) {
   const uint64_t before = conf_allocations();
   for (uint32_t turn = 0; turn < WORK_TURNS; ++turn) {
@@ -116,7 +116,7 @@ static bool is_near(const float *got, const float *wanted) {
   return near;
 }
 
-/* What a run makes can be read when an event behind it is complete. */
+/* The results of a run can be read when an event behind it is complete. */
 static void check_run_event(const subject *s, const bound *b, const float *x) {
   static float sum[N], y[N], got[N];
   memset(got, 0, sizeof got);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the checks of backends stand on: the device under test, and a small program with its
- * memory, parameters and expected results.
+/* Shared by the checks of backends: the device under test, and a small program with its memory,
+ * parameters and expected results.
  */
 #ifndef CONFORMANCE_BACKEND_KIT_H
 #define CONFORMANCE_BACKEND_KIT_H

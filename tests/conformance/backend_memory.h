@@ -185,7 +185,7 @@ static void check_offsets(const subject *s) {
   free(f.wanted);
 }
 
-/* ---- what closing leaves ---- */
+/* ---- memory and threads left after closing ---- */
 
 static uint32_t count_threads(void) {
   DIR *folder = opendir("/proc/self/task");
@@ -233,7 +233,7 @@ static void open_and_close(const subject *s, const sample *g) {
   s->t->device_close(own.device);
 }
 
-/* What is kept for the next opening is kept once. */
+/* Memory kept for the next opening is kept once. */
 static void check_leaks(const subject *s) {
   enum { TIMES = 4 };
   sample g;

@@ -43,7 +43,7 @@ static void check_kinds(const subject *s) {
   s->t->device_close(device);
 }
 
-/* What a newer host may say and this backend cannot know is refused, not overlooked. */
+/* Words of a newer host that this backend cannot know are refused, not overlooked. */
 static void check_unknown_words(const subject *s) {
   sample g;
   opipe_program *program = NULL;

@@ -79,7 +79,7 @@ static void check_order(const subject *s, const timed *x) {
              (unsigned long long)(conf_allocations() - before));
 }
 
-/* What waits comes later, on another queue and from another opening too. */
+/* Waiting work comes later, on another queue and from another opening too. */
 static void check_across(const subject *s, const timed *x) {
   opipe_device *device = NULL;
   opipe_queue *queue = NULL;

@@ -199,7 +199,7 @@ static void give_up(const char *path, const char *why) {
   exit(2);
 }
 
-/* What it answers allows nothing more to be called. */
+/* Ends the program where the plugin's answer allows no further call. */
 static _Noreturn void stop(void) {
   exit(conf_finish());
 }
@@ -293,7 +293,7 @@ static void check_interfaces(const conf_plugin *p, const char *interface_id) {
 
 conf_plugin conf_open(const char *path, uint32_t kind, const char *interface_id) {
   conf_plugin out = {NULL, NULL, NULL};
-  (void)setvbuf(stdout, NULL, _IOLBF, 0); /* what failed before a hang is seen */
+  (void)setvbuf(stdout, NULL, _IOLBF, 0); /* failures before a hang are seen */
   out.plugin = load(path);
   watch_start();
   if (!check_descriptor(out.plugin))

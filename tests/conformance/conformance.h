@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the three conformance programs share: opening the plugin as the library would, host services
+/* Shared by the three conformance programs: opening the plugin as the library would, host services
  * that count, and checks that go on after a failure. Built against opipe/ headers and libc alone,
  * so that plugin writers can build them too: cc -std=c11 -I<prefix>/include backend.c conformance.c
  * -ldl -lpthread -lm -o conformance-backend

@@ -88,7 +88,7 @@ static void *mem_realloc(void *ctx, void *ptr, size_t old_size, size_t new_size,
   return fresh;
 }
 
-/* What all calls so far amount to. */
+/* Checks the counts of all calls so far. */
 static void mem_check(void) {
   conf_check(atomic_load(&mem_odd_sizes) == 0,
              "%u blocks of the host's memory were given back with another size than they have",

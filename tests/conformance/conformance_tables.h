@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library asks of a descriptor and of a kind's table before it calls anything, and a
- * little more. A message for each thing.
+/* Checks of a descriptor and of a kind's table that the library makes before it calls anything, and
+ * a few more. A message for each thing.
  */
 #ifndef CONFORMANCE_TABLES_H
 #define CONFORMANCE_TABLES_H
@@ -113,7 +113,7 @@ typedef struct tables_slot {
   size_t at;
 } tables_slot;
 
-/* Those of `together`, [from, to), are all there or none; behind `least` each may be missing. */
+/* The slots `together`, [from, to), are all there or none; behind `least` each may be missing. */
 typedef struct tables_rule {
   const char *what;
   size_t n_bytes, least;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the checks of schedules stand on: the two calls, with arguments that end where a page ends
- * that nobody may touch, and what they answered.
+/* Shared by the checks of schedules: the two calls, with arguments that end where a page ends that
+ * nobody may touch, and their answers.
  */
 #ifndef CONFORMANCE_SCHEDULE_KIT_H
 #define CONFORMANCE_SCHEDULE_KIT_H
@@ -36,7 +36,7 @@ typedef struct subject {
   uint32_t n_settings;
 } subject;
 
-/* What is laid out, as it is asked for. */
+/* A layout to ask for. */
 typedef struct request {
   uint32_t mode, ranks, stages, m;
 } request;

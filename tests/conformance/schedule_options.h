@@ -75,7 +75,7 @@ static const opipe_schedule_option *check_options(const subject *s, uint32_t *ou
   return options;
 }
 
-/* What the library checks before a plugin gets a setting. */
+/* Checks of the library before a plugin gets a setting. */
 static const char *check_settings(const subject *s, const opipe_schedule_option *options,
                                   uint32_t n) {
   for (uint32_t i = 0; i < s->n_settings; ++i) {
@@ -93,7 +93,7 @@ static const char *check_settings(const subject *s, const opipe_schedule_option 
   return NULL;
 }
 
-/* ---- what changes ---- */
+/* ---- effects of options ---- */
 
 static uint64_t mix(uint64_t hash, const void *data, size_t n_bytes) {
   for (size_t i = 0; i < n_bytes; ++i)

@@ -25,13 +25,13 @@ static size_t place(const opipe_layout *l, uint32_t m, const opipe_action *a, ui
   return unit * 3 + pass;
 }
 
-/* Of a record that is a pass of a stage instance. */
+/* True for a record that is a pass of a stage instance. */
 static bool in_range(const opipe_layout *l, uint32_t m, const opipe_action *a) {
   return a->stage < l->n_stages && a->replica < l->n_replicas && a->microbatch < m &&
          a->slice < slices_of(l) && a->part < parts_of(l);
 }
 
-/* What can be said of a record without the others. */
+/* Checks of a record without the others. */
 static bool check_record(const opipe_layout *l, const uint32_t *rank, uint32_t mode, uint32_t m,
                          const opipe_action *a, uint32_t i) {
   const bool work = a->pass == OPIPE_PASS_FORWARD || a->pass == OPIPE_PASS_BACKWARD ||

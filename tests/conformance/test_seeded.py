@@ -23,7 +23,7 @@ def patience(case):
 
 
 def run(case):
-    """What is wrong with the answer to one defect; None: nothing."""
+    """The fault of the answer to one defect; None: none."""
     kind, inner = case.inner.split("-", 1)
     program = os.path.join(BUILD, "libexec", "onnx-pipe", "conformance-" + kind)
     plugin = os.path.join(BUILD, "tests", "conformance", "opipe-%s-seeded.so" % kind)

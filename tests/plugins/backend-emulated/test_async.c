@@ -380,7 +380,7 @@ static void test_misuse_is_logged(void) {
   r.t->binding_free(r.binding);
   r.binding = NULL;
   OPI_ASSERT_INT(atomic_load(&inner.n_logged), 1);
-  OPI_ASSERT(strstr(inner.logged, "binding_free of what queued work uses") != NULL);
+  OPI_ASSERT(strstr(inner.logged, "binding_free of an object that queued work uses") != NULL);
   (void)pthread_join(thread, NULL);
   record(&r, 0, 0);
   OPI_ASSERT_OK(settled(&r, 0), &err);

@@ -169,7 +169,7 @@ static bool refused_below(kit *k, const char *what, uint64_t total, uint32_t les
   char amount[48];
   OPI_ASSERT_OK_FATAL(opi_budget_create(opi_allocator_system(), &k->budget, &k->err), &k->err);
   OPI_ASSERT_OK(opi_budget_cap(k->budget, "cpu", 0, total - less, &k->err), &k->err);
-  (void)snprintf(amount, sizeof amount, "exceeds them by %u byte", less);
+  (void)snprintf(amount, sizeof amount, "are taken): %u byte", less);
   const bool good = says(k, what, kit_session(k, 0, &session), amount);
   opi_session_close(session);
   opi_budget_free(k->budget);

@@ -273,7 +273,7 @@ static void test_refusals(void) {
   opi_arena_init(&arenas[1], opi_allocator_system(), 0);
   OPI_ASSERT_ERROR(opi_order_play_run(&m.problem, list, &how, &arenas[1], &played, &err),
                    OPIPE_E_INVALID, &err,
-                   "4 ranks x 2 tensor ranks x 3 replicas, and the cluster "
+                   "4 ranks x 2 tensor ranks x 3 replicas, but the cluster "
                    "has 16");
   loads[1].input_ns = -1;
   how.n_data = 1;
