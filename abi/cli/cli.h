@@ -83,6 +83,7 @@ typedef struct cli_launch_options {
   uint32_t n, restarts;
   uint32_t tag; /* 1: lines begin with the rank */
   const char *logs;
+  double silence_s; /* of a rank; < 0: not given */
 } cli_launch_options;
 
 typedef struct cli_options {
@@ -104,8 +105,8 @@ typedef struct cli_options {
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
   bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
-  double dropout_ratio, silence_s; /* silence_s < 0: not given */
-  uint32_t noise;                  /* OPIPE_BIND_NOISE */
+  double dropout_ratio;
+  uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
   uint64_t seed;
   bool json, quiet; /* quiet: does not print why a plan cannot be made */

@@ -261,7 +261,7 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
   out->launch.tag = 1;
-  out->rtol = out->atol = out->silence_s = -1;
+  out->rtol = out->atol = out->launch.silence_s = -1;
   out->fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;
   out->cost = command->run == cli_profile ? CLI_COST_UNSAID : OPIPE_COST_RATES;

@@ -161,7 +161,7 @@ struct opi_team {
   uint64_t last_beat_ns, last_look_ns; /* the helper's */
   uint32_t culprit;
   opipe_error failure;
-  const char *logs; /* what the helper still has to log; NULL: nothing */
+  const char *logs; /* for the helper to log; NULL: nothing */
   opi_teller *tellers;
   opi_standing standing;
   opi_collect collect;
