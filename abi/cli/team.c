@@ -129,12 +129,11 @@ int cli_join(cli_options *io_options, cli_session *s) {
   opipe_team_params params = opipe_team_params_init();
   opipe_team_info info = opipe_team_info_init();
   params.launcher = io_options->team.launcher;
-  if (io_options->team.silence_s != -1 &&
-      !(io_options->team.silence_s >= 0.1 && io_options->team.silence_s <= 1e6))
-    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed",
-                     io_options->team.silence_s);
-  if (io_options->team.silence_s != -1)
-    params.silence_ns = (uint64_t)(io_options->team.silence_s * 1e9);
+  const double silence_s = io_options->team.silence_s;
+  if (silence_s != -1 && !(silence_s >= 0.1 && silence_s <= 1e6))
+    return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed", silence_s);
+  if (silence_s != -1)
+    params.silence_ns = (uint64_t)(silence_s * 1e9);
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
     return err.status == OPIPE_E_NOTFOUND && io_options->team.launcher != NULL ? CLI_USAGE : status;

@@ -5,7 +5,7 @@
  *   handles.h  handles that hosts hold in place of addresses; a table without locks
  *   strided.h  strided copies, parts of tensors
  *   between.h  the measured latency and bandwidth between two threads
- *   told.h     what a rank is at, as other processes are told
+ *   told.h     the state of a rank, as other processes are told
  *
  * Invariants
  * - A handle never becomes an object's address again once it is stale.

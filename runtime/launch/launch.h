@@ -18,7 +18,7 @@
 
 #include <opipe/host.h>
 
-#include "runtime/base/told.h"
+#include "runtime/base/base.h"
 #include "runtime/launch/carrier.h"
 #include "runtime/launch/launchers.h"
 
