@@ -6,10 +6,8 @@
 enum { BODIES_MOST = 64 /* the loader accepts fewer; this only ends cycles */ };
 
 static opipe_status check_bodies(const opipe_build_graph *graph, uint32_t depth, opipe_error *err) {
-  if (depth > BODIES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "model_build: graphs are %u deep inside one another",
-                    depth);
-  }
+  if (depth > BODIES_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "model_build: graphs nest %u deep", depth);
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     opipe_build_node node;
     opi_array_get(graph->nodes, graph->nodes_stride, i, &node, sizeof node);

@@ -2,6 +2,7 @@
 /* This machine as a cluster. */
 #include "partition/study/layers/machine.h"
 #include "abi/api/api.h"
+#include "abi/api/machine_links.h"
 #include "runtime/base/base.h"
 
 enum { DEVICES_MOST = 4096 };
@@ -40,12 +41,20 @@ static opipe_status describe(opi_context_object *context, const opipe_machine_pa
                             .now_ns = opi_now_ns};
   opi_between link = {0, 0};
   OPI_TRY(list_devices(context, &p, arena, &devices, err));
-  if ((p.flags & OPIPE_MACHINE_LINKS) != 0 && context->cores > 1)
+  const char *transport = p.transport == NULL ? "local" : p.transport;
+  const char *tier = "threads";
+  const bool links = (p.flags & OPIPE_MACHINE_LINKS) != 0;
+  if (links && p.team != NULL)
+    OPI_TRY(opi_links_measure(context, p.team, transport, &link, err));
+  if (link.latency_ns != 0)
+    tier = "processes";
+  if (links && link.latency_ns == 0 && context->cores > 1) /* no other process */
     OPI_TRY(opi_between_measure(env.allocator, &link, err));
   const opi_this_machine machine = {.env = &env,
                                     .devices = devices,
                                     .n_devices = p.n_devices,
-                                    .transport = p.transport == NULL ? "local" : p.transport,
+                                    .transport = transport,
+                                    .tier = tier,
                                     .rates = (p.flags & OPIPE_MACHINE_RATES) != 0,
                                     .latency_ns = link.latency_ns,
                                     .bytes_per_ns = link.bytes_per_ns};

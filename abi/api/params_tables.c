@@ -474,7 +474,8 @@ const opi_struct opi_struct_strategy_params =
 static const opi_field machine_params[] = {
     SIZE(T),           FLAGS(T, flags, OPIPE_MACHINE_LINKS | OPIPE_MACHINE_RATES),
     ANY(T, transport), LIST(T, devices, n_devices, devices_stride, struct_device_choice),
-    ANY(T, n_devices), ANY(T, devices_stride)};
+    ANY(T, n_devices), ANY(T, devices_stride),
+    ANY(T, team)};
 const opi_struct opi_struct_machine_params =
     STRUCT(T, machine_params, OPIPE_END(T, devices_stride));
 #undef T

@@ -82,7 +82,7 @@ opipe_status opi_places_check(const uint32_t *places, uint32_t n_places, uint32_
   return OPIPE_OK;
 }
 
-/* ---- what a process tells ---- */
+/* ---- a process's own part ---- */
 
 /* The device of the list that a process takes when no number is given. */
 static opipe_status choose_index(const joint *j, opi_device_spec *io_spec, opipe_error *err) {
@@ -143,7 +143,7 @@ static opipe_status make_part(const joint *j, opi_text *out, opipe_error *err) {
   return failed ? opi_fail_nomem(err, 0, "a plan's devices") : OPIPE_OK;
 }
 
-/* ---- what a process hears ---- */
+/* ---- parts of other processes ---- */
 
 static opipe_status bad_part(uint32_t process, opipe_error *err) {
   return opi_fail(err, OPIPE_E_INVALID, "plan_make: process %u tells of its devices in other words",

@@ -354,7 +354,7 @@ static void list_option(const opipe_schedule_option *o, bool first, const lister
   opi_text_printf(t, "%s (%s", opi_text_line(line, o->help), type_name(o));
   list_range(o, false, t);
   if (o->preset != NULL)
-    opi_text_printf(t, "; preset: %s", opi_text_line(line, o->preset));
+    opi_text_printf(t, "; default: %s", opi_text_line(line, o->preset));
   opi_text_puts(t, ")\n");
 }
 

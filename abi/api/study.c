@@ -27,16 +27,17 @@ static opipe_status make_baseline(const opi_question *q, uint32_t flags,
                                   opipe_error *err) {
   const uint32_t n = q->n_ranks != 0 ? q->n_ranks : q->n_stages;
   if (flags != 0 || q->replicas > 1 || (q->n_stages != 0 && q->n_stages != n)) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "%s: trains one stage per rank, %u stages, %u replicas and flags %u were asked "
-                    "for",
-                    q->schedule, q->n_stages, q->replicas, flags);
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "%s: trains one stage per rank, but %u stages, %u replicas and flags %u were asked "
+        "for",
+        q->schedule, q->n_stages, q->replicas, flags);
   }
   if (strcmp(q->schedule, "gems") == 0)
     return opi_order_gems(n, q->n_microbatches, allocator, out_order, err);
   if (q->n_microbatches != n) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "pipedream: what repeats has one micro-batch per stage, %u, not %u", n,
+                    "pipedream: the repeated part has one micro-batch per stage: %u, not %u", n,
                     q->n_microbatches);
   }
   return opi_order_pipedream(n, allocator, out_order, err);

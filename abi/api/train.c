@@ -151,8 +151,8 @@ opipe_status opi_lr_check(const opipe_submit_params *given, const char *call, bo
     return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g without OPIPE_SUBMIT_LR", call, lr);
   if (!has) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: flags 0x%x ask for lr, behind the %u bytes of the struct", call, flags,
-                    given->struct_size);
+                    "%s: flags 0x%x ask for lr, which lies beyond the struct's %u bytes", call,
+                    flags, given->struct_size);
   }
   if (!(lr >= 0 && lr <= OPIPE_LR_MOST))
     return opi_fail(err, OPIPE_E_INVALID, "%s: lr %g, 0 to %g", call, lr, OPIPE_LR_MOST);

@@ -417,7 +417,10 @@ int cli_run_folder(const cli_options *o) {
   } else if (status == CLI_DONE) {
     status = cli_open(&own, &s);
     if (status == CLI_DONE)
+      status = cli_join(&own, &s);
+    if (status == CLI_DONE)
       status = run_all(&own, &s, o->model, &sets);
+    status = cli_part(&s, status);
   }
   cli_close(&s);
   free(sets.items);

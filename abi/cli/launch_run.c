@@ -181,7 +181,8 @@ int launch_wait(launch_job *job) {
     (void)poll(polls, (nfds_t)(end - polls), hurries ? (int)(LOOK_S * 1000) : 1000);
     serve(job, polls);
     if (reap(job)) {
-      launch_say_failure(job, (uint32_t)job->first);
+      if (!job->output_is_lost) /* else this command ends them */
+        launch_say_failure(job, (uint32_t)job->first);
       if (e.kill_at == 0)
         e.term_at = cli_now() + GRACE_S;
     }

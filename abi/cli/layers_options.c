@@ -36,6 +36,7 @@ static const option_row rows[] = {
     {"threads", ASKED | MACHINE, "applies to the device on which a model is measured"},
     {"fallback", ASKED, NULL},
     {"transport", ASKED | MACHINE, "applies to measured links"},
+    {"launcher", MACHINE, "applies to measured links"},
     {"cost", LAYERS | MACHINE, NULL},
     {"memory", ASKED, NULL},
     {"batch", LAYERS, NULL},
@@ -120,9 +121,9 @@ static int check_values(const cli_options *o, uint32_t kind) {
   if (cli_was_given(o, "cost") && !rates && (kind & (ARCH | SHAPE)) != 0)
     return cli_usage("--cost: --arch uses rates, which give the times of layers");
   if (serves && o->train)
-    return cli_usage("--train: --auto=latency is for requests, which do not train");
+    return cli_usage("--train: --auto=latency applies to requests, not to training");
   if (serves && o->t.recompute != NULL) {
-    return cli_usage("--recompute %s: --auto=latency is for requests, which do not train",
+    return cli_usage("--recompute %s: --auto=latency applies to requests, not to training",
                      o->t.recompute);
   }
   if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL) {

@@ -225,7 +225,7 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
   if (layers && n == 0)
     return CLI_DONE;
   if (layers && n == 1) {
-    return cli_usage("%s %s: --%s stands in place of a model", c->name, operands[0],
+    return cli_usage("%s %s: --%s replaces the model", c->name, operands[0],
                      out->planner.arch != NULL ? "arch" : "profile");
   }
   if (c->run == cli_plan && n > 1) {

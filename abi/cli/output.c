@@ -166,11 +166,27 @@ int cli_try_file(const char *path) {
   return CLI_FAILED;
 }
 
-int cli_try_folder(const char *path) {
+/* errno, or 0: the folder can be made, or written into. Other processes may try the same path. */
+static int try_folder(const char *path) {
   struct stat st;
-  int number = mkdir(path, S_IRWXU) != 0 || rmdir(path) != 0 ? errno : 0;
-  if (number == EEXIST && stat(path, &st) == 0)
-    number = !S_ISDIR(st.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) != 0 ? errno : 0;
+  char beside[4096];
+  size_t n = strlen(path);
+  if (lstat(path, &st) == 0) {
+    return stat(path, &st) != 0             ? errno
+           : !S_ISDIR(st.st_mode)           ? ENOTDIR
+           : access(path, W_OK | X_OK) != 0 ? errno
+                                            : 0;
+  }
+  while (n > 1 && path[n - 1] == '/')
+    --n;
+  if (snprintf(beside, sizeof beside, "%.*s.%d.new", (int)n, path, (int)getpid()) >=
+      (int)sizeof beside)
+    return ENAMETOOLONG;
+  return mkdir(beside, S_IRWXU) != 0 || rmdir(beside) != 0 ? errno : 0;
+}
+
+int cli_try_folder(const char *path) {
+  const int number = try_folder(path);
   if (number == 0)
     return CLI_DONE;
   (void)fprintf(stderr, "onnx-pipe: cannot write into %s: %s\n", path, strerror(number));

@@ -41,7 +41,7 @@ int cli_check_planner(const cli_options *o, const cli_session *s) {
               {"rows", o->planner.samples != 0}};
   for (size_t i = 0; !cli_asks_planner(o, s) && i < sizeof rows / sizeof rows[0]; ++i) {
     if (rows[i].given)
-      return cli_usage("--%s: no planner is asked: add --auto or --planner", rows[i].name);
+      return cli_usage("--%s needs a planner: add --auto or --planner", rows[i].name);
   }
   return CLI_DONE;
 }
@@ -479,7 +479,8 @@ int cli_planner_plan(const cli_options *o, cli_session *s, const opipe_train_opt
     (void)fprintf(stderr, "onnx-pipe: micro-batches have 1 sample: --rows N gives them more\n");
   } else if ((info.flags & OPIPE_STRATEGY_EXECUTABLE) == 0) {
     (void)fprintf(stderr,
-                  "onnx-pipe: --hypothetical prints and simulates what cannot be executed here\n");
+                  "onnx-pipe: --hypothetical only prints and simulates strategies that cannot be "
+                  "executed here\n");
   }
   return made == OPIPE_E_NOTFOUND ? CLI_USAGE : CLI_FAILED;
 }

@@ -36,8 +36,8 @@ static int profile_layers(const cli_options *o, cli_session *s, const opipe_trai
   return status;
 }
 
-/* This machine, measured. */
-static int profile_machine(const cli_options *o) {
+/* This machine, measured; as one of several processes, with the links between them. */
+static int profile_machine(cli_options *o) {
   cli_session s;
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
@@ -47,19 +47,26 @@ static int profile_machine(const cli_options *o) {
   params.flags = o->cost == OPIPE_COST_MEASURED ? OPIPE_MACHINE_LINKS | OPIPE_MACHINE_RATES : 0u;
   params.devices = devices;
   params.n_devices = o->n_devices;
-  params.transport = o->transport;
   for (uint32_t d = 0; d < o->n_devices; ++d) {
     if (devices[d].threads == 0)
       devices[d].threads = o->n_threads;
   }
   int status = cli_open(o, &s);
-  if (status == CLI_DONE && o->output == NULL) {
+  if (status == CLI_DONE)
+    status = cli_join(o, &s);
+  params.transport = o->transport;
+  params.team = s.team;
+  if (s.team != NULL && s.team_rank != 0) /* two that measure at once would slow each other */
+    params.flags &= ~(uint32_t)OPIPE_MACHINE_RATES;
+  const bool keeps = o->output != NULL && s.team_rank == 0; /* the others' are the same */
+  if (status == CLI_DONE && !keeps) {
     if (s.api->cluster_of_machine(s.context, &params, cli_write_stdout, NULL, &err) < 0)
       status = cli_report("profile", &err);
   } else if (status == CLI_DONE) {
     status = cli_write_gathered(s.api->cluster_of_machine(s.context, &params, cli_gather, &g, &err),
                                 o->output, &g, &err);
   }
+  status = cli_part(&s, status);
   cli_close(&s);
   return status;
 }
@@ -84,6 +91,8 @@ int cli_profile(const cli_options *given) {
   o.model = o.n_operands == 1 ? o.operands[0] : NULL;
   if ((o.model != NULL) + (o.planner.arch != NULL) + (o.planner.machine ? 1 : 0) != 1)
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
+  if (o.launcher != NULL && !o.planner.machine)
+    return cli_usage("profile: --launcher is for --cluster: a model is profiled by one process");
   if (o.cost == CLI_COST_UNSAID) /* a description has no device */
     o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
   if (cli_try_pages(&o) != CLI_DONE)

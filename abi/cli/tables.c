@@ -53,19 +53,20 @@ enum { ORDER_MOST = 1 << 24 };
 #define SWITCH_KEY(KEY, field, key, off, on) key "=" off "|" on ", "
 
 #define TUNED_HELP \
-  "require: refuse a plan without a matching table of kernels ('tune'); allow (preset): warn"
+  "require: refuse a plan without a matching table of kernels ('tune'); allow (default): warn"
 
 const cli_option cli_option_rows[] = {
     {PLAN, "device", "KIND[:N|:UUID][,memory=SIZE][,threads=N]",
      "devices in order; the last is used for all further ranks (repeatable)", OWN(device),
      .in_plan = true},
     {PLAN, "fallback", "none|cpu",
-     "nodes that a device lacks are refused (preset of train) or run on the CPU (preset otherwise)",
+     "cpu: run nodes that a device lacks on the CPU (default); none: refuse them (default of "
+     "train)",
      CHOICE(fallback, "none|cpu"), .in_plan = true},
     {PLAN, "cluster", "FILE|NAME[:nodes=N]",
      "devices and link from a description (guide/clusters.md); they need not be present",
      TEXT(cluster), .in_plan = true},
-    {PLAN, "stages", "S", "number of stages (preset: one; run: one per core, at most 8)",
+    {PLAN, "stages", "S", "number of stages (default: 1; run: one per core, at most 8)",
      COUNT(n_stages, 4096), .in_plan = true},
     {PLAN, "ranks", "P", "number of ranks; the schedule decides how many stages they have",
      COUNT(n_ranks, 4096), .in_plan = true},
@@ -78,7 +79,7 @@ const cli_option cli_option_rows[] = {
     {PLAN, "memory", "SIZE", "cap of every device without a cap of its own", SIZE(memory_bytes),
      .in_plan = true},
     {PLAN, "schedule", "NAME[:key=value,...]",
-     "gpipe (preset), or another of 'schedule list'; file:PATH; search[:moves=N,seed=N,"
+     "gpipe (default), or another of 'schedule list'; file:PATH; search[:moves=N,seed=N,"
      "from=NAME]: an order found by search",
      TEXT(schedule), .in_plan = true},
     {PLAN, "improve", NULL,
@@ -93,17 +94,17 @@ const cli_option cli_option_rows[] = {
      "which split every micro-batch",
      TEXT(t.replicas), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
-     "free dimensions that micro-batches split (preset: the first of every input, as far as "
+     "free dimensions that micro-batches split (default: the first of every input, as far as "
      "lengths and the graph agree)",
      TEXT(batch), .in_plan = true},
     {PLAN, "depth", "N", "slots of a boundary tensor (2; more if it skips stages)",
      COUNT(depth, 1024), .in_plan = true},
     {PLAN, "transport", "NAME",
-     "local (preset; of several processes shm) or a plugin's id, with options as "
+     "local (default; shm between processes) or another plugin's id, with options as "
      "NAME:key=value,...",
      TEXT(transport), .in_plan = true},
     {PLAN, "cost", "rates|measured|F=N,I=N,W=N",
-     "node times by device rates (preset) or measured; or stage times in ms, F=5+5+9",
+     "node times by device rates (default) or measured; or stage times in ms, F=5+5+9",
      cli_take_cost, 0, 0, 0, "rates|measured", .in_plan = true},
     {PLAN, "ignore-annotations", NULL, "ignore the file's pipeline_stage annotations in the cut",
      FLAG(ignore_annotations), .in_plan = true},
@@ -114,7 +115,7 @@ const cli_option cli_option_rows[] = {
      "fix an input before constants are folded: a number, a list 1,2,3 or a .npy file", LIST(pins)},
     {MODEL, "no-fuse", NULL, "do not recognise patterns", FLAG(no_fuse)},
     {MODEL, "dropout", "off|graph|RATIO",
-     "off (preset except for train): identity; graph: as the operator defines it", OWN(dropout)},
+     "off (default except in train): identity; graph: as the operator defines it", OWN(dropout)},
     {MODEL, "allow-symlinks", NULL, "external data may be reached through symlinks",
      BITS(load_flags, OPIPE_LOAD_ALLOW_SYMLINKS)},
     {MODEL, "allow-hardlinks", NULL, "external data may have several hard links",
@@ -136,13 +137,13 @@ const cli_option cli_option_rows[] = {
 
     {DATA, "data", "SOURCE",
      "a folder of NAME.npy, NAME=FILE.npy, FILE.npz (stored), or text:FILE (repeatable); samples "
-     "lie along the input's batch axis; an input without one is passed whole",
+     "lie along the input's batch axis; an input without a batch axis is passed whole",
      LIST(t.data)},
     {DATA, "batch", "N", "samples per mini-batch (as in --plan; else all if at most 64, else 8)",
      COUNT(t.batch, 1 << 30)},
     {TRAINED, "loss", "SPEC",
      "cross-entropy:logits=NAME,labels=NAME[,ignore=-100][,shift=0|1][,smoothing=0], "
-     "mse:output=NAME,target=NAME, bce:..., output:NAME (preset: the only scalar float output; "
+     "mse:output=NAME,target=NAME, bce:..., output:NAME (default: the only scalar float output; "
      "shift=1 if text:FILE makes the labels)",
      TEXT(t.loss)},
     {TRAINED, "trainable", "GLOB",
@@ -157,8 +158,8 @@ const cli_option cli_option_rows[] = {
          NUMBER_KEY, SWITCH_KEY) "if it has them (" CLI_OPTIMIZER ")",
      TEXT(t.optimizer), .in_plan = true},
     {OPTIMIZE, "lr-schedule", "SPEC",
-     "constant|linear|cosine[:warmup=N,total=N] (total, not for constant: preset the end of this "
-     "run, --resume included)",
+     "constant|linear|cosine[:warmup=N,total=N] (total, not for constant; default: the end of "
+     "this run, --resume included)",
      TEXT(t.lr_schedule), .in_plan = true},
     {OPTIMIZE, "clip", "NORM", "scale gradients down to this total norm", REAL(t.clip),
      .in_plan = true},
@@ -178,14 +179,14 @@ const cli_option cli_option_rows[] = {
     {RUN, "output", "DIR", "write every output as DIR/NAME.npy; also -o", TEXT(output),
      .letter = 'o'},
     {RUN, "launcher", "none|NAME",
-     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
-     "(preset: the first complete set)",
+     "launcher whose variables number this process among the others: torchrun, openmpi, hydra, "
+     "slurm (default: the first complete set)",
      TEXT(launcher)},
     {RUN, "silence", "SECONDS",
      "another process that is not heard for so long has failed (10; at least 0.1)",
      REAL(silence_s)},
     {RUN, "place", "RANKS/RANKS...",
-     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
+     "the ranks of each of several processes, 0,1/2,3 (default: blocks of one size)", TEXT(place)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -202,14 +203,14 @@ const cli_option cli_option_rows[] = {
 
     {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
     {TRAIN, "launcher", "none|NAME",
-     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
-     "(preset: the first complete set)",
+     "launcher whose variables number this process among the others: torchrun, openmpi, hydra, "
+     "slurm (default: the first complete set)",
      TEXT(launcher)},
     {TRAIN, "silence", "SECONDS",
      "another process that is not heard for so long has failed (10; at least 0.1)",
      REAL(silence_s)},
     {TRAIN, "place", "RANKS/RANKS...",
-     "the ranks of each of several processes, 0,1/2,3 (preset: blocks of one size)", TEXT(place)},
+     "the ranks of each of several processes, 0,1/2,3 (default: blocks of one size)", TEXT(place)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end, and when SIGUSR1 asks", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
@@ -225,7 +226,7 @@ const cli_option cli_option_rows[] = {
     {TRAIN, "check-finite", NULL,
      "check every value; end at the first NaN or infinity and name its node", FLAG(check_finite)},
     {TRAIN, "go-on", NULL,
-     "skip steps whose loss or norm is not finite (preset: stop at the first one)", FLAG(t.go_on)},
+     "skip steps whose loss or norm is not finite (default: stop at the first one)", FLAG(t.go_on)},
     {TRAIN, "seed", "N", "seed of dropout and --shuffle (0)", OWN(seed)},
     {TRAIN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
@@ -245,7 +246,7 @@ const cli_option cli_option_rows[] = {
      FLAG(order.aligned)},
     {SCHEDULE, "receives", "early|lazy[=DEPTH]", "lower, check: where receives are placed (early)",
      cli_take_receives, AT(order.receive_depth), 1, ORDER_MOST, NULL},
-    {SCHEDULE, "rule", "RULE", "check: tag (preset), stream, edge, pair, blocking or grouped",
+    {SCHEDULE, "rule", "RULE", "check: tag (default), stream, edge, pair, blocking or grouped",
      CHOICE(order.rule, "tag|stream|edge|pair|blocking|grouped")},
     {SCHEDULE, "cost", "F=1,I=1,W=1,comm=0",
      "times per stage and whole micro-batch; F=5+5+9: of stages 0, 1, 2; with a FILE: simulate, "
@@ -256,7 +257,7 @@ const cli_option cli_option_rows[] = {
     {SCHEDULE, "from", "torch|torch-old|opipe",
      "dialect of a FILE (opipe, which also reads torch's)",
      CHOICE(order.from, "opipe|torch|torch-old")},
-    {SCHEDULE, "improve", NULL, "search a better order than NAME's, as search:from=NAME does",
+    {SCHEDULE, "improve", NULL, "search for a better order than NAME's, as search:from=NAME does",
      FLAG(improve)},
     {SCHEDULE, "output", "FILE",
      "all but list and check: write to FILE, not standard output; also -o", TEXT(output),
@@ -294,7 +295,8 @@ const cli_option cli_option_rows[] = {
      "2bw, chimera, megatron, terapipe",
      TEXT(planner.name), .in_plan = true},
     {PLANNER, "auto", "[step|throughput|memory|latency]",
-     "let planner auto decide all that is not given, by this objective (step); also if devices or "
+     "let planner auto decide everything that is not given, by this objective (step); also if "
+     "devices or "
      "a cluster are given without stages, ranks, schedule, cut or plan",
      cli_take_auto, 0, 0, 0, "step|throughput|memory|latency", .in_plan = true},
     {PLANNER, "budget", "SECONDS", "auto: also stop by the clock (and say so)",
@@ -323,18 +325,23 @@ const cli_option cli_option_rows[] = {
      "without a value: write this machine as a cluster file, its links and rates measured; with a "
      "cluster: profile by the rates of its first device",
      OWN(machine)},
-    {PROFILE, "arch", "SPEC", "a described model, in place of MODEL", TEXT(planner.arch)},
+    {PROFILE, "arch", "SPEC", "a described model, instead of MODEL", TEXT(planner.arch)},
     {PROFILE, "samples", "N,N,...", "sizes of micro-batches (1, 4, ... the batch)",
      TEXT(planner.sizes)},
     {PROFILE, "nodes", NULL, "a layer for every node", FLAG(planner.every_node)},
     {PROFILE, "cost", "rates|measured",
-     "by the device's rates (preset with --arch or a cluster), or by running every node alone, "
-     "best "
-     "of 3 (--cluster without a value: links and products)",
+     "by the device's rates (default with --arch or a cluster), or by running every node alone, "
+     "best of 3 (--cluster without a value: links and products)",
      CHOICE(cost, "rates|measured")},
     {PROFILE, "device", "KIND[,threads=N]", "the device (cpu, one thread)", OWN(device)},
     {PROFILE, "threads", "T", "its compute threads", COUNT(n_threads, 4096)},
-    {PROFILE, "transport", "NAME", "--cluster: transport of the links (local)", TEXT(transport)},
+    {PROFILE, "transport", "NAME",
+     "--cluster: transport of the links (local; between the processes of a launcher: shm)",
+     TEXT(transport)},
+    {PROFILE, "launcher", "none|NAME",
+     "--cluster: whose variables say which of several processes this is (preset: the first "
+     "complete set); links between the processes are measured",
+     TEXT(launcher)},
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
     {PROFILE, "train", NULL, "profile training too; see the options below", FLAG(train)},
 
@@ -359,7 +366,7 @@ const cli_option cli_option_rows[] = {
      "start all again after a failure, at most K times (0); not after status 2, 130 or 143. 'train "
      "--save DIR' then resumes from DIR",
      cli_take_within, AT(launch.restarts), 0, 1000000, NULL},
-    {LAUNCH, "tag", "0|1", "1 (preset): '[rank R] ' before each line", CHOICE(launch.tag, "0|1")},
+    {LAUNCH, "tag", "0|1", "1 (default): '[rank R] ' before each line", CHOICE(launch.tag, "0|1")},
     {LAUNCH, "logs", "DIR", "also write each process's lines to DIR/rank-R.log", TEXT(launch.logs)},
     {LAUNCH, "help", NULL, "this text", NULL, 0, 0, 0, NULL, .letter = 'h'},
 
@@ -455,7 +462,7 @@ const cli_command cli_commands[] = {
      "  draw      SVG picture, or a page if --output ends in .html\n"
      "  convert   FILE in another form or dialect\n\n"
      "NAME is NAME[:key=value,...]. An existing file, or file:PATH, is read.\n"
-     "search[:moves=N,seed=N,from=NAME] searches a better order than NAME's, or than the best\n"
+     "search[:moves=N,seed=N,from=NAME] looks for a better order than NAME's, or than the best\n"
      "schedule's. gems and pipedream are for comparison only: no plan has them.\n",
      .basics = "ranks stages microbatches format cost output json help"},
     {NULL, NULL, NULL, NULL, {END}}};

@@ -166,6 +166,7 @@ int cli_agree(const cli_session *s, const char *where, int status) {
   if (s->team == NULL)
     return status;
   all.name = where;
+  all.timeout_ns = UINT64_MAX;
   all.refused = status == CLI_DONE ? OPIPE_OK : OPIPE_E_PEER;
   all.reason = cli_last_said();
   return s->api->team_gather(s->team, &all, &err) < 0 && status == CLI_DONE

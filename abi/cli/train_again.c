@@ -21,8 +21,8 @@ static void find_gradient(const train_loop *l, char *out, size_t room) {
   }
 }
 
-/* Replaces the loop's session by one that runs stages one by one. Of several processes, process 0
- * alone has one: the others get CLI_CHECK_FAILED. */
+/* Replaces the loop's session by one that runs stages one by one. Process 0 alone has such a
+ * session if there are several: the others get CLI_CHECK_FAILED. */
 static int reopen(train_loop *l, uint32_t flags, const train_state *state) {
   const cli_session *s = l->run->s;
   l->alone = true;

@@ -102,7 +102,8 @@ static int failed(train_loop *l, const train_place *place, opipe_status status,
   const int reported = cli_report("train", err);
   if (!l->run->o->check_finite)
     return reported;
-  /* Of several processes, the session of one has failed by its data, those of the others by it. */
+  /* If there are several processes, the session of one has failed by its data, those of the others
+   * by it. */
   const bool by_data = cli_team_any(s, status == OPIPE_E_INVALID);
   if (!by_data || (s->team == NULL && train_fails_unchecked(l, place)))
     return reported;
@@ -247,9 +248,9 @@ int train_open_session(train_loop *l, uint32_t flags) {
                                        .flags = flags,
                                        .max_in_flight = l->n_places,
                                        .spin_us = UINT32_MAX,
-                                        .local_ranks = l->alone ? NULL : run->s->here,
-                                        .n_local_ranks = l->alone ? 0 : run->s->n_here,
-                                        .team = l->alone ? NULL : run->s->team};
+                                       .local_ranks = l->alone ? NULL : run->s->here,
+                                       .n_local_ranks = l->alone ? 0 : run->s->n_here,
+                                       .team = l->alone ? NULL : run->s->team};
   return run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0
              ? cli_report("opening a session", &err)
              : CLI_DONE;

@@ -33,7 +33,7 @@ static int bind(const cli_options *o, cli_session *s, const cli_data *data, uint
     if (a != data->n)
       inputs[n++] = forms[a];
     else if (!cli_is_pinned(o, info.name))
-      status = cli_usage("the data have no input '%s': --data or --pin gives it", info.name);
+      status = cli_usage("the data has no input '%s': give it by --data or --pin", info.name);
   }
   if (status == CLI_DONE)
     status = cli_bind(o, s, inputs, n);

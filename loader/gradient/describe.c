@@ -23,12 +23,12 @@ const char *opi_training_reason(uint32_t why) {
     case OPI_NOT_TABLE:
       return "not trained: a table of positions (sines and cosines, affine, or coordinates)";
     case OPI_NOT_FACTOR:
-      return "not trained: multiplies only what is made of integers, meets a graph input itself, "
+      return "not trained: multiplies only values made of integers, is applied to a graph input, "
              "or is a factor of a few numbers that repeat";
     case OPI_NOT_NUMBER:
       return "not trained: an exponent, a bound or a value to fill in";
     case OPI_NOT_ASKED:
-      return "not trained: no pattern of what is trained matches it";
+      return "not trained: no pattern of trainable names matches it";
     case OPI_NOT_HALF:
       return "not trained: of a half type and cast, among parameters of another type";
     case OPI_NOT_LISTED:

@@ -376,7 +376,7 @@ static opipe_status ratio(opi_grad_state *s, uint32_t x, uint32_t lower, opipe_e
   if ((lower & OPI_FORM_NODE) != 0) {
     opi_node *node = copy_of(s, &s->bound->graph->nodes[lower & ~(uint32_t)OPI_FORM_NODE]);
     if (node == NULL)
-      return opi_fail(err, OPIPE_E_INTERNAL, "the loss has lost its node");
+      return opi_fail(err, OPIPE_E_INTERNAL, "the loss has no node");
     OPI_TRY(sum_of_loss(s, node, err));
   } else {
     OPI_TRY(opi_grad_count_sum(s, s->map[lower], err));

@@ -265,7 +265,7 @@ static opipe_status divide_loss(opi_grad_state *s, uint32_t k, uint32_t *io_out,
          (opi_op_of(&g->nodes[g->values[v].producer])->takes & OPI_TAKES_CAST) != 0)
     v = g->nodes[g->values[v].producer].in[0];
   if (g->values[v].producer == OPIPE_NONE)
-    return opi_fail(err, OPIPE_E_INTERNAL, "the loss has lost its node");
+    return opi_fail(err, OPIPE_E_INTERNAL, "the loss has no node");
   opi_node *node = &s->training->graph->nodes[g->values[v].producer];
   opi_grad_make_sum(node);
   s->shares->sums[k] = (opi_counted){.labels = node->in[1],

@@ -305,7 +305,7 @@ static uint32_t rule_of_many(const opi_roles *r, const opi_value *value, uint32_
           "an exporter's name, and numbers without a pattern: taken for a parameter that the "
           "exporter reshaped");
   } else if ((roles & OPI_ROLE_COUNT) != 0) {
-    doubt(p, "it multiplies only what is made of integers");
+    doubt(p, "it multiplies only values made of integers");
   }
   return OPI_TRAINED;
 }

@@ -106,10 +106,8 @@ static opipe_status check_attribute(const opipe_attr *a, uint32_t depth, opipe_e
 }
 
 static opipe_status check_graph(const opipe_build_graph *g, uint32_t depth, opipe_error *err) {
-  if (depth > BODIES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "graphs are %u deep inside one another; the limit is %d",
-                    depth, BODIES_MOST);
-  }
+  if (depth > BODIES_MOST)
+    return opi_fail(err, OPIPE_E_LIMIT, "graphs nest %u deep; the limit is %d", depth, BODIES_MOST);
   OPI_TRY(check_values(g->inputs, g->values_stride, g->n_inputs, "input", err));
   OPI_TRY(check_values(g->outputs, g->values_stride, g->n_outputs, "output", err));
   for (uint32_t i = 0; i < g->n_tensors; ++i) {

@@ -116,7 +116,7 @@ static opipe_status place_initializer(opi_scope *scope, const opi_dense *dense, 
   if (first->dtype != dense->dtype || first->rank != (int32_t)dense->rank ||
       memcmp(first->shape, dense->shape, dense->rank * sizeof *dense->shape) != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "initializer '%.200s' stands twice in graph '%.200s', as %s %s and as %s %s",
+                    "initializer '%.200s' is listed twice in graph '%.200s', as %s %s and as %s %s",
                     dense->name, graph->name, opi_dtype_name(first->dtype),
                     opi_shape_text(was, sizeof was, first->shape, (uint32_t)first->rank),
                     opi_dtype_name(dense->dtype),
@@ -124,8 +124,8 @@ static opipe_status place_initializer(opi_scope *scope, const opi_dense *dense, 
   }
   if (opi_load_first(scope->load, OPI_WARNED_TWIN)) {
     opi_log(scope->load->logger, OPIPE_LOG_WARN,
-            "initializer '%.200s' stands twice in graph '%.200s': the last one counts", dense->name,
-            graph->name);
+            "initializer '%.200s' is listed twice in graph '%.200s': the last one counts",
+            dense->name, graph->name);
   }
   return OPIPE_OK;
 }

@@ -80,9 +80,10 @@ static bool agrees(const opi_value *value, const opi_wire_type *type) {
 void opi_wire_apply_type(opi_load *load, opi_value *value, const opi_wire_type *type) {
   if (!agrees(value, type)) {
     if (opi_load_first(load, OPI_WARNED_TYPE)) {
-      opi_log(load->logger, OPIPE_LOG_WARN,
-              "the declared type of '%.200s' is not what the value has; declarations are ignored",
-              value->name);
+      opi_log(
+          load->logger, OPIPE_LOG_WARN,
+          "the declared type of '%.200s' differs from its value's; such declarations are ignored",
+          value->name);
     }
     return;
   }

@@ -492,8 +492,9 @@ opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
   const uint32_t n_mb = s->plan->n_microbatches;
   const size_t n = (size_t)cut->n_cells * n_mb;
   if (n > UINT32_MAX / 2) {
-    return opi_fail(s->err, OPIPE_E_LIMIT, "%u tensors of %u micro-batches are too many",
-                    cut->n_cells, n_mb);
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "%u tensors of %u micro-batches; at most %u are possible in all", cut->n_cells,
+                    n_mb, UINT32_MAX / 2);
   }
   s->occurrences = OPI_ARENA_ARRAY(scratch, opi_occurrence, n);
   if (s->occurrences == NULL)

@@ -255,7 +255,7 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t, ": %.3f ms, before %.3f ms", now * 1e-6, s->start_ns * 1e-6);
   if (s->bound_ns > 0) {
     const double gap = 100 * (now / s->bound_ns - 1); /* rounding may make it negative */
-    opi_text_printf(t, "; %.2f %% above what no order of these stages beats", gap > 0 ? gap : 0);
+    opi_text_printf(t, "; %.2f %% above the lower bound for these stages", gap > 0 ? gap : 0);
   }
   opi_text_puts(t, "\n");
 }
@@ -267,7 +267,7 @@ static void describe_times(opi_text *t, const opi_plan *plan) {
   const char *basis =
       bases[plan->predicted.cost_kind <= OPI_COST_GIVEN ? plan->predicted.cost_kind : 0];
   if (opi_plan_trains(&plan->decided)) {
-    opi_text_printf(t, "predicted (%s): %.3f ms for one mini-batch, its update left out", basis,
+    opi_text_printf(t, "predicted (%s): %.3f ms for one mini-batch, without its update", basis,
                     plan->predicted.interval_ns * 1e-6);
     if (plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED)
       opi_text_printf(t, " (%.3f ms alone)", plan->predicted.request_ns * 1e-6);

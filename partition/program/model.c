@@ -106,9 +106,9 @@ static opipe_status check_form(const opi_decision *plan, const opi_training *t, 
   if (!t->is_odd || !opi_plan_cuts_rows(plan))
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                  "the loss '%s' is no mean and no sum over the batch's rows%s%s%s: what %u "
-                  "micro-batches make of it is another loss; train with one, or attach a loss to "
-                  "an output",
+                  "the loss '%s' is neither a mean nor a sum over the batch's rows%s%s%s: with %u "
+                  "micro-batches it would be another loss; train with one, or attach a loss to an "
+                  "output",
                   t->output_name, t->odd == NULL ? "" : ", by node '", t->odd == NULL ? "" : t->odd,
                   t->odd == NULL ? "" : "'", plan->n_microbatches);
 }

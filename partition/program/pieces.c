@@ -35,8 +35,8 @@ static opipe_status place_piece(const opi_decision *plan, uint32_t s, uint32_t k
   piece->rows = first_row(rows, n_shares, share + 1) - piece->first;
   if (piece->rows == 0) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "stage %u has %u replicas, which cut a micro-batch of %lld row%s between them",
-                    s, n_shares, (long long)rows, rows == 1 ? "" : "s");
+                    "stage %u has %u replicas, which cannot share a micro-batch of %lld row%s", s,
+                    n_shares, (long long)rows, rows == 1 ? "" : "s");
   }
   piece->phases = sub != 0                             ? BACKWARD
                   : each == 1 && opi_plan_trains(plan) ? FORWARD | BACKWARD

@@ -40,9 +40,8 @@ static opipe_status check_flags(const opi_decision *plan, const opipe_action *ac
   if ((action->flags & OPIPE_ACTION_RECOMPUTE) != 0) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
-        "rank %u, stage %u, micro-batch %u: the backward computes its forward again; no "
-        "plan executes an order that says so, what is computed again is an option of "
-        "training (recompute)",
+        "rank %u, stage %u, micro-batch %u: the backward recomputes its forward; plans do not "
+        "execute such orders, since recomputation is an option of training (recompute)",
         action->rank, action->stage, action->microbatch);
   }
   if ((action->flags & ~known) != 0) {

@@ -99,7 +99,7 @@ static bool parse(const char **io_at, const char *end, uint32_t dialect, opi_cel
     ++*io_at;
   const uint32_t kind = kind_of(name, (size_t)(*io_at - name), dialect);
   *out_why = *io_at - name == 2 && memcmp(name, "BW", 2) == 0
-                 ? "BW is of torch's older dialect, which the file is to be read in"
+                 ? "BW belongs to torch's older dialect: read the file in that dialect"
                  : "there is no such kind of action";
   if (kind == OPI_DO_KINDS)
     return false;

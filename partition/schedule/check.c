@@ -188,9 +188,7 @@ static opipe_status check_around(const checker *c, const opi_do *a) {
   uint32_t *known = &c->collectives[2 * a->stage + backward];
   put_kinds(here, sizeof here, kinds);
   if ((kinds & SCATTERS) != 0 && ((kinds & SUMS) != 0 || (kinds & GATHERS) == 0)) {
-    return refuse(c,
-                  "its collectives are %s: what is scattered is gathered before, and summed by "
-                  "that alone",
+    return refuse(c, "its collectives are %s: a scatter needs a gather before the pass, and no sum",
                   here);
   }
   if (*known == OPIPE_NONE)

@@ -160,7 +160,7 @@ opipe_status opi_schedule_options(const opi_schedule_ref *schedule,
   if (n > OPTIONS_MOST || (n != 0 && options == NULL)) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "schedule '%s' lists %u options%s; at most %d are possible", schedule->id, n,
-                    options == NULL ? " at no address" : "", OPTIONS_MOST);
+                    options == NULL ? ", but their address is NULL" : "", OPTIONS_MOST);
   }
   for (uint32_t i = 0; i < n; ++i) {
     if (options[i].key == NULL)
@@ -298,7 +298,8 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
 static opipe_status take_all(collect *c, const opipe_action *actions, uint32_t n,
                              opipe_error *err) {
   if (n != 0 && actions == NULL) {
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: %u more at no address (NULL)",
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "schedule '%s', action %u: %u more, but their address is NULL",
                     c->plan->schedule, c->n, n);
   }
   for (uint32_t i = 0; i < n; ++i)

@@ -21,7 +21,7 @@ opipe_status opi_tell_cycle(const opi_problem *problem, const opi_do_list *list,
       const opi_wait wait = fn(ctx, rank);
       const opi_do_place here = opi_place_of(problem, list, rank, wait.item);
       if (wait.maker == OPIPE_NONE)
-        return opi_fail(err, OPIPE_E_INVALID, "%s waits for what no rank does", here.text);
+        return opi_fail(err, OPIPE_E_INVALID, "%s waits for an action that no rank has", here.text);
       const uint32_t next = opi_rank_of_item(list, wait.maker);
       const opi_do_place on = opi_place_of(problem, list, next, wait.maker);
       if (pass == 1 && at + PLACES_MOST < sizeof text) {

@@ -92,8 +92,10 @@ static opipe_status check_end(const opi_prover *v, uint32_t rank, uint32_t item)
   const uint32_t count = opi_peers(&v->index, own, a->microbatch, other, a->peer, &first);
   if (!is_peer(v, a, other) || a->replica < first || a->replica >= first + count)
     return refuse(v, item, "micro-batch %u does not go between these replicas", a->microbatch);
-  if (opi_problem_rank(p, other, a->peer) == rank)
-    return refuse(v, item, "stages %u and %u are on one rank: nothing is to be sent", own, other);
+  if (opi_problem_rank(p, other, a->peer) == rank) {
+    return refuse(v, item, "stages %u and %u are on one rank: nothing is sent between them", own,
+                  other);
+  }
   return OPIPE_OK;
 }
 

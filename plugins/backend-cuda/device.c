@@ -107,7 +107,7 @@ opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_devic
   if (size < OPIPE_END(opipe_device_info, flags))
     return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
   if (driver->device_get(&device, (int)index) != CUDA_OK)
-    return opipe_fail(err, OPIPE_E_DEVICE, "backend cuda: device %u is not answered for", index);
+    return opipe_fail(err, OPIPE_E_DEVICE, "backend cuda: device %u cannot be described", index);
   memset(&full, 0, sizeof full);
   full.struct_size = size;
   fill_info(driver, device, &full);
@@ -259,7 +259,7 @@ static opipe_status do_kernels_wait(cuda_place *place, bool *out_wait, opipe_err
   return OPIPE_OK;
 }
 
-/* What needs the context: within an entry. */
+/* Opens everything that needs the context: within an entry. */
 static opipe_status open_resources(opipe_device *device, opipe_error *err) {
   cuda_place *place = device->place;
   const cuda_products *products = &place->libraries->products;

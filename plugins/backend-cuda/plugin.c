@@ -74,7 +74,7 @@ const opipe_backend cuda_backend_table = {
     .event_elapsed = cuda_event_elapsed,
 };
 
-/* What plugins --why shows when all is well. */
+/* Lines that plugins --why shows when all is well. */
 static const char *detail(opipe_instance *self, uint32_t index) {
   return index < CUDA_DETAILS ? self->details[index] : NULL;
 }
@@ -100,7 +100,7 @@ static void note_details(opipe_instance *self) {
     (void)snprintf(lines[2], CUDA_DETAIL_ROOM, "no cuDNN, own kernels do attention: %s",
                    l->dnn_why);
   }
-  (void)snprintf(lines[3], CUDA_DETAIL_ROOM, "what it lacks runs on %s%s",
+  (void)snprintf(lines[3], CUDA_DETAIL_ROOM, "operators that it lacks run on %s%s",
                  self->inner.table != NULL ? "backend 'cpu'" : "nothing else: ",
                  self->inner.table != NULL ? "" : self->inner.why);
 }

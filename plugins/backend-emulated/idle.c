@@ -41,9 +41,10 @@ static uint64_t end_of_use(const opipe_queue *queue, const target *object) {
 static void tell(const opipe_device *device, const char *call) {
   const opipe_host *host = device->self->host;
   char text[120];
-  (void)snprintf(text, sizeof text,
-                 "emulated device %u: %s of what queued work uses; it is waited for", device->index,
-                 call);
+  (void)snprintf(
+      text, sizeof text,
+      "emulated device %u: %s of an object that queued work uses; the work is waited for",
+      device->index, call);
   host->log(host->ctx, OPIPE_LOG_ERROR, __FILE__, __LINE__, text);
 }
 

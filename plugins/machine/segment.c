@@ -26,15 +26,31 @@ static opipe_status failed(const char *what, const char *call, uint64_t n_bytes,
                     (unsigned long long)n_bytes, call, strerror(code));
 }
 
-/* A limit that is met by touching pages ends the process: it is asked for before. */
-static opipe_status check_room(const char *what, uint64_t n_bytes, opipe_error *err) {
-  machine_room room;
-  machine_room_find("", &room);
-  if (n_bytes <= room.left)
-    return OPIPE_OK;
+static opipe_status no_room(const char *what, uint64_t n_bytes, const machine_room *room,
+                            opipe_error *err) {
   return opipe_fail(err, OPIPE_E_LIMIT, "%s of %llu bytes: %s has %llu bytes left of %llu", what,
-                    (unsigned long long)n_bytes, room.what, (unsigned long long)room.left,
-                    (unsigned long long)room.limit);
+                    (unsigned long long)n_bytes, room->what, (unsigned long long)room->left,
+                    (unsigned long long)room->limit);
+}
+
+/* Allocates the pages. A limit that is met by touching pages ends the process: it is asked for
+ * before each piece, because other processes allocate, too. A piece is so small a part of what is
+ * left that SHARES processes at once stay below the limit, and SHARES * LEAST_BYTES stay free. */
+static opipe_status fill(int fd, const char *what, uint64_t n_bytes, opipe_error *err) {
+  enum { SHARES = 16, LEAST_BYTES = 64 << 10 };
+  uint64_t piece = 0;
+  for (uint64_t done = 0; done < n_bytes; done += piece) {
+    machine_room room;
+    machine_room_find("", &room);
+    piece = room.left / SHARES;
+    if (n_bytes - done > room.left || piece < LEAST_BYTES)
+      return no_room(what, n_bytes, &room, err);
+    piece = piece / LEAST_BYTES * LEAST_BYTES;
+    piece = piece < n_bytes - done ? piece : n_bytes - done;
+    if (fallocate(fd, 0, (off_t)done, (off_t)piece) != 0)
+      return failed(what, "fallocate", n_bytes, errno, err);
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status map(int fd, uint64_t n_bytes, void **out_data) {
@@ -49,30 +65,22 @@ static opipe_status map(int fd, uint64_t n_bytes, void **out_data) {
 opipe_status machine_segment_make(const char *what, uint64_t n_bytes, int *out_fd, void **out_data,
                                   uint64_t *out_bytes, opipe_error *err) {
   const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-  const char *call = "memfd_create";
   if (n_bytes == 0 || n_bytes > INT64_MAX - page)
     return opipe_fail(err, OPIPE_E_LIMIT, "%s of %llu bytes", what, (unsigned long long)n_bytes);
   n_bytes = (n_bytes + page - 1) / page * page;
-  opipe_status status = check_room(what, n_bytes, err);
-  if (status < 0)
-    return status;
   const int fd = (int)syscall(SYS_memfd_create, "onnx-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
-    return failed(what, call, n_bytes, errno, err);
-  call = "fallocate";
-  int bad = ftruncate(fd, (off_t)n_bytes) != 0 || fallocate(fd, 0, 0, (off_t)n_bytes) != 0;
-  if (bad == 0) {
-    call = "fcntl";
-    bad = fcntl(fd, F_ADD_SEALS, SEALS) != 0;
-  }
-  if (bad == 0) {
-    call = "mmap";
-    bad = map(fd, n_bytes, out_data) < 0;
-  }
-  if (bad != 0) {
-    const int code = errno;
+    return failed(what, "memfd_create", n_bytes, errno, err);
+  opipe_status status = ftruncate(fd, (off_t)n_bytes) == 0
+                            ? fill(fd, what, n_bytes, err)
+                            : failed(what, "ftruncate", n_bytes, errno, err);
+  if (status == OPIPE_OK && fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+    status = failed(what, "fcntl", n_bytes, errno, err);
+  if (status == OPIPE_OK && map(fd, n_bytes, out_data) < 0)
+    status = failed(what, "mmap", n_bytes, errno, err);
+  if (status < 0) {
     (void)close(fd);
-    return failed(what, call, n_bytes, code, err);
+    return status;
   }
   *out_fd = fd;
   *out_bytes = n_bytes;

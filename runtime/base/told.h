@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank is at, as the processes of a team tell each other: for messages about the dead, and
- * for the search of the rank that holds up all others. */
+/* The action that a rank is at, as the processes of a team tell each other: for messages about the
+ * dead, and for the search of the rank that holds up all others. */
 #ifndef OPI_TOLD_H
 #define OPI_TOLD_H
 

@@ -77,7 +77,8 @@ static opipe_status find_index(opi_setup *s, uint32_t *out_place, opipe_error *e
   }
   if (busy)
     return OPIPE_PENDING;
-  return opi_fail(err, OPIPE_E_LIMIT, "a request of a new shape: all %u places hold the plan's own",
+  return opi_fail(err, OPIPE_E_LIMIT,
+                  "a request of a new shape: all %u places are taken by the plan's own shapes",
                   s->shapes->n_places);
 }
 

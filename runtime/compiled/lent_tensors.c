@@ -19,10 +19,9 @@ opipe_status opi_lent_open(opi_rank *rank, opipe_error *err) {
   OPI_TRY(OPI_ASK_RANK(rank, native, err, rank->device, OPIPE_NATIVE_KIND, NULL, &kind));
   OPI_TRY(OPI_ASK_RANK(rank, native, err, rank->device, OPIPE_NATIVE_DEVICE, NULL, &number));
   if (kind == 0 || kind == OPIPE_DL_CPU || kind > INT32_MAX || number > INT32_MAX) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "backend '%s': its device is of kind %llu, number %llu, as DLPack has them",
-                    opi_rank_backend(rank)->id, (unsigned long long)kind,
-                    (unsigned long long)number);
+    return opi_fail(
+        err, OPIPE_E_INVALID, "backend '%s': its device has DLPack type %llu, number %llu",
+        opi_rank_backend(rank)->id, (unsigned long long)kind, (unsigned long long)number);
   }
   rank->device_type = (int32_t)kind;
   rank->device_id = (int32_t)number;

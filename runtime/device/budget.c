@@ -120,12 +120,12 @@ static opipe_status charge_locked(opi_budget *budget, const char *kind, uint32_t
     return err->status;
   const uint64_t left = a->cap_bytes > a->charged_bytes ? a->cap_bytes - a->charged_bytes : 0;
   if (n_bytes > left) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "%s needs %s of device %s:%u, %s of its budget of %s are taken, %s are free: "
-                    "it exceeds them "
-                    "by %s",
-                    what, OPI_SIZE(n_bytes), kind, index, OPI_SIZE(a->charged_bytes),
-                    OPI_SIZE(a->cap_bytes), OPI_SIZE(left), OPI_SIZE(n_bytes - left));
+    return opi_fail(
+        err, OPIPE_E_LIMIT,
+        "%s: %s of device %s:%u are needed, but of its budget of %s only %s are free (%s "
+        "are taken): %s are missing",
+        what, OPI_SIZE(n_bytes), kind, index, OPI_SIZE(a->cap_bytes), OPI_SIZE(left),
+        OPI_SIZE(a->charged_bytes), OPI_SIZE(n_bytes - left));
   }
   a->charged_bytes += n_bytes;
   return OPIPE_OK;

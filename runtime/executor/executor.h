@@ -54,7 +54,7 @@ void opi_rank_rest(opi_rank *rank); /* tells the watchdog that nobody runs the r
 opipe_status opi_reference_run(opi_setup *setup, opi_request *request, opipe_error *err);
 /* Fails the session if a rank has been stuck for the watchdog's time. Any thread. */
 void opi_watch(opi_setup *setup);
-/* What the ranks here are at. An opi_tell_fn; ctx: opi_setup. */
+/* Tells where the ranks here are. An opi_tell_fn; ctx: opi_setup. */
 uint32_t opi_watch_tell(void *setup, opi_told *out, uint32_t room);
 /* A peer has gone: waits a moment for what the other processes say about it, since a transport
  * knows no more than that it is gone. *why becomes their reason, with what `rank` is at. False:

@@ -159,6 +159,21 @@ static opipe_status read_set(const launcher *l, const opi_variables *v, opi_plac
   return OPIPE_OK;
 }
 
+/* Notes a complete set that is not the one that counts, if it has another rank or size. */
+static void add_against(const launcher *l, const opi_variables *v, opi_place *io_place) {
+  char missing[MISSING_ROOM];
+  opi_place other = {.job = ""};
+  const size_t used = strlen(io_place->against);
+  if (begun(l, v) == NULL)
+    return;
+  find_missing(l, v, missing);
+  if (missing[0] != '\0' || read_set(l, v, &other, NULL) < 0 ||
+      (other.rank == io_place->rank && other.size == io_place->size))
+    return;
+  (void)snprintf(io_place->against + used, sizeof io_place->against - used,
+                 "%s%s says rank %u of %u", used == 0 ? "" : ", ", l->name, other.rank, other.size);
+}
+
 static const launcher *find_launcher(const char *name) {
   for (uint32_t i = 0; i < OPI_COUNT(launchers); ++i) {
     if (strcmp(launchers[i].name, name) == 0)
@@ -186,8 +201,12 @@ opipe_status opi_launcher_place(const opi_variables *v, const char *wanted, opi_
     if ((only != NULL && only != l) || (only == NULL && begun(l, v) == NULL))
       continue;
     find_missing(l, v, missing);
-    if (missing[0] == '\0' && begun(l, v) != NULL)
-      return read_set(l, v, out, err);
+    if (missing[0] == '\0' && begun(l, v) != NULL) {
+      OPI_TRY(read_set(l, v, out, err));
+      for (uint32_t k = i + 1; k < OPI_COUNT(launchers) && only == NULL; ++k)
+        add_against(&launchers[k], v, out);
+      return OPIPE_OK;
+    }
     if (incomplete == NULL)
       incomplete = l;
   }

@@ -2,13 +2,12 @@
 /* A process's place in a job, from the variables that launchers set. A pure function of the
  * variables: tests give a table in place of the environment.
  *
- *              torchrun            Open MPI                     Hydra           Slurm
- *   rank       RANK                OMPI_COMM_WORLD_RANK         PMI_RANK        SLURM_PROCID
- *   size       WORLD_SIZE          OMPI_COMM_WORLD_SIZE         PMI_SIZE SLURM_STEP_NUM_TASKS local
- * LOCAL_RANK          OMPI_COMM_WORLD_LOCAL_RANK   MPI_LOCALRANKID SLURM_LOCALID local size
- * LOCAL_WORLD_SIZE    OMPI_COMM_WORLD_LOCAL_SIZE   MPI_LOCALNRANKS job        TORCHELASTIC_RUN_ID
- * PMIX_NAMESPACE               hydra_pmi_proxy SLURM_JOB_ID MASTER_PORT, ..._RESTART_COUNT
- * SLURM_STEP_ID
+ *   torchrun  RANK, WORLD_SIZE; LOCAL_RANK, LOCAL_WORLD_SIZE. Job: MASTER_PORT, TORCHELASTIC_RUN_ID,
+ *             TORCHELASTIC_RESTART_COUNT
+ *   openmpi   OMPI_COMM_WORLD_RANK, _SIZE; _LOCAL_RANK, _LOCAL_SIZE. Job: PMIX_NAMESPACE
+ *   hydra     PMI_RANK, PMI_SIZE; MPI_LOCALRANKID, MPI_LOCALNRANKS. Job: the process hydra_pmi_proxy
+ *   slurm     SLURM_PROCID, SLURM_STEP_NUM_TASKS; SLURM_LOCALID. Job: SLURM_JOB_ID, SLURM_STEP_ID,
+ *             SLURM_RESTART_COUNT
  *
  * The sets are tried in this order, and the first that is complete counts as a whole. Slurm's
  * counts only inside a step. torchrun's MASTER_PORT belongs to its agent: it only tells jobs apart.
@@ -18,7 +17,8 @@
 
 #include "loader/base/base.h"
 
-enum { OPI_LAUNCHER_ROOM = 16, OPI_JOB_ROOM = 128, OPI_TEAM_MOST = 4096 /* processes */ };
+enum { OPI_LAUNCHER_ROOM = 16, OPI_JOB_ROOM = 128, OPI_AGAINST_ROOM = 128 };
+enum { OPI_TEAM_MOST = 4096 /* processes */ };
 
 /* Where variables are looked up. */
 typedef struct opi_variables {
@@ -34,6 +34,8 @@ typedef struct opi_place {
   char job[OPI_JOB_ROOM];           /* the same in all processes of a job; "": not known */
   uint32_t rank, size;              /* size 0: not known */
   uint32_t local_rank, local_size;  /* on this machine */
+  char against[OPI_AGAINST_ROOM];   /* "openmpi says rank 1 of 2": sets that do not count and say
+                                       otherwise; "": none */
 } opi_place;
 
 /* wanted: NULL, the first complete set; "none"; or a launcher's name. *out has launcher "none" and

@@ -61,6 +61,14 @@ static opipe_status find_place(opi_team *t, const opi_team_env *env,
   const opi_variables *v = env->variables != NULL ? env->variables : &opi_process_variables;
   OPI_TRY(opi_launcher_place(v, params->launcher, &t->place, err));
   OPI_TRY(opi_place_given(&t->place, params->rank, params->size, params->job, err));
+  if (t->place.against[0] != '\0') {
+    opi_log(&t->logger, OPIPE_LOG_WARN,
+            "this is rank %u of %u by the variables of %s, which count as a whole; %s",
+            t->place.rank, t->place.size, t->place.launcher, t->place.against);
+  } else if (t->place.launcher[0] != 'n') {
+    opi_log(&t->logger, OPIPE_LOG_INFO, "this is rank %u of %u by the variables of %s",
+            t->place.rank, t->place.size, t->place.launcher);
+  }
   if (t->place.size == 0)
     t->place.size = t->place.local_size = 1;
   t->timeout_ns = params->timeout_ns == 0 ? TIMEOUT_NS : params->timeout_ns;

@@ -7,7 +7,7 @@
 
 #include "runtime/launch/team.h"
 
-/* ---- what the ranks of processes are at ---- */
+/* ---- where the ranks of processes are ---- */
 
 void opi_team_tell(opi_team *t, opi_teller *teller) {
   opi_lock_take(&t->lock);

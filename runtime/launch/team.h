@@ -170,7 +170,7 @@ struct opi_team {
   uint64_t last_beat_ns, last_look_ns; /* the helper's */
   uint32_t culprit;
   opipe_error failure;
-  const char *logs; /* what the helper still has to log; NULL: nothing */
+  const char *logs; /* still to be logged by the helper; NULL: nothing */
   opi_teller *tellers;
   opi_standing standing;
   opi_collect *collects; /* lanes; NULL: none so far */

@@ -143,8 +143,8 @@ static opipe_status hear_verdict(opi_peers *p, const opi_lane *lane, const opi_l
   opi_request *request = foremost(p, lane->rank->index);
   if (request == NULL) {
     return opi_fail(err, OPIPE_E_STATE,
-                    "rank %u hears how request %llu ended, which it has not had", lane->rank->index,
-                    (unsigned long long)letter->number);
+                    "rank %u is told how request %llu ended, which it never received",
+                    lane->rank->index, (unsigned long long)letter->number);
   }
   OPI_TRY(check_number(lane, letter, request, err));
   if (letter->status < 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a host gives is taken, or refused at once: elements of complex numbers, strides that reach
- * too far and strides that say nothing, ranks in sessions that no transport joins, files of plans
- * of models bound for training.
+/* Values of a host are accepted, or refused at once: elements of complex numbers, strides that
+ * reach too far and strides that say nothing, ranks in sessions that no transport joins, files of
+ * plans of models bound for training.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -201,7 +201,7 @@ static void test_plans_of_models_bound_for_training(void) {
   write_and_read(OPIPE_BIND_TRAIN | OPIPE_BIND_NO_FUSE);
 }
 
-OPI_TEST_MAIN("what is given", OPI_TEST(test_complex_numbers_pass),
+OPI_TEST_MAIN("values that a host gives", OPI_TEST(test_complex_numbers_pass),
               OPI_TEST(test_strides_that_reach_too_far),
               OPI_TEST(test_strides_of_axes_of_one_element),
               OPI_TEST(test_ranks_that_nothing_joins),

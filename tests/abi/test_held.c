@@ -235,7 +235,7 @@ static void test_a_cancelled_thread_harms_nobody(void) {
   kit_close(&k);
 }
 
-/* ---- what they cost ---- */
+/* ---- their cost ---- */
 
 /* All threads together, while one request waits for an input, then for an output's buffer. */
 static void test_a_held_request_costs_no_core(void) {
@@ -303,7 +303,7 @@ static void open_small(host_kit *k, uint32_t in_flight) {
 
 enum { MANY = 16000, STREAMS = 7 };
 
-/* Of every stream: which of its requests ended last. */
+/* For every stream, the request that ended last. */
 typedef struct order {
   _Atomic uint32_t n_done, n_wrong;
   uint32_t last[STREAMS];
@@ -374,7 +374,7 @@ static void test_a_submit_takes_no_longer_the_more_are_held(void) {
 
 /* ---- flags that are told of ---- */
 
-/* Of a host that drives: the first rank's descriptor becomes readable. */
+/* With a host that drives, the first rank's descriptor becomes readable. */
 static void test_flags_set_is_heard(void) {
   host_kit k;
   given g;
@@ -434,7 +434,7 @@ static void check_waiting(bool trains) {
     OPI_ASSERT(two == NULL);
   }
   OPI_ASSERT_ERROR(k.api->session_submit_wait(k.session, 3, &g.params, 0, &two, &k.err),
-                   OPIPE_E_INVALID, &k.err, "what is 3, known are 0 to 2");
+                   OPIPE_E_INVALID, &k.err, "session_submit_wait: what is 3, known are 0 to 2");
   OPI_ASSERT_FATAL(pthread_create(&thread, NULL, set_soon, &flag) == 0);
   OPI_ASSERT_OK_FATAL(k.api->session_submit_wait(k.session, trains ? OPIPE_START_EVALUATION : what,
                                                  &g.params, UINT64_MAX, &two, &k.err),
@@ -468,7 +468,7 @@ static void look_at_last(void *ctx, opipe_request *request, opipe_status status)
   l->output = l->k->api->request_output(request, 0, &out, &l->err);
 }
 
-/* What ends while the session closes is looked at as ever inside its on_done. */
+/* A request that ends while the session closes can be looked at inside its on_done as ever. */
 static void test_a_last_look_while_closing(void) {
   host_kit k;
   given g;

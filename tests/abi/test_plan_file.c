@@ -144,7 +144,8 @@ static void test_files_of_training_alone_play_as_their_plans(void) {
     check_case(&steps[i], true);
 }
 
-/* What is kept over time is what zero-bubble orders keep: inputs' gradients end some of it. */
+/* The bytes kept over time are those that zero-bubble orders keep: inputs' gradients end some of
+ * them. */
 static void test_a_split_backward_keeps_what_its_programs_keep(void) {
   const plan_case c = {"zb-h1", .n_ranks = 2, .n_microbatches = 8};
   const opipe_play_params params = {.struct_size = sizeof params};
@@ -168,7 +169,7 @@ static void test_a_split_backward_keeps_what_its_programs_keep(void) {
   kit_close(&k);
 }
 
-/* ---- what does not hold ---- */
+/* ---- files that do not hold ---- */
 
 /* The first `from` behind `behind` becomes `to`. */
 typedef struct edit {
@@ -259,7 +260,7 @@ static void test_edited_files_are_refused_by_name(void) {
       {PLAY, "s0:0", "p0:0", "which nobody sends"},
       {PLAY, "s0:0", "s0:0 w0:1", "which is not its own"},
       {PLAY, "w0:0", "w0:0 d0:0", "which is not its own"},
-      {PLAY, "p0:0", "", "stands still for ever"},
+      {PLAY, "p0:0", "", "is stuck"},
       {PLAY, "\"lists\": [", "\"lists\": [\"\", ", "lists for 3 ranks"},
       {PLAY, "\"lists\": [", "\"lists\": 7, \"was\": [", "\"lists\" must be an array"},
       {PLAY, "\"groups\": [", "\"was\": [", "\"groups\" must be an array"},
@@ -276,7 +277,7 @@ static void test_edited_files_are_refused_by_name(void) {
       {PLAY, "c0 ", "c1 ", "rank 0 waits for group 0, to which it has not come"},
       {PLAY, "c0 ", "c2 ", "rank 0: 'c2' is not an operation"},
       {PLAY, "c0 ", "c0:1 ", "rank 0: 'c0:1' is not an operation"},
-      {PLAY, "c0 j0", "", "stands still for ever"},
+      {PLAY, "c0 j0", "", "is stuck"},
       {PLAY, "F0:0 ", "b0 F0:0 ", "rank 0: 'b0' is not an operation"},
       {PLAY, "F0:0 ", "b257 F0:0 ", "rank 0: 'b257' is not an operation"},
       {PLAY, "F0:0 ", "b1:0 F0:0 ", "rank 0: 'b1:0' is not an operation"},

@@ -127,7 +127,7 @@ static void test_too_few_rows(void) {
   OPI_ASSERT_OK_FATAL(kit_plan(&k, NULL, LLAMA, ROWS, TOKENS, &params), &k.err);
   OPI_ASSERT_OK_FATAL(kit_open(&k, NULL), &k.err);
   OPI_ASSERT_ERROR(submit(&k, &s, 0, ids[0], &out[0], &request), OPIPE_E_INVALID, &k.err,
-                   "stage 0 has 2 replicas, which cut a micro-batch of 1 row");
+                   "stage 0 has 2 replicas, which cannot share a micro-batch of 1 row");
   OPI_ASSERT_OK_FATAL(submit(&k, &s, 1, ids[1], &out[1], &request), &k.err);
   OPI_ASSERT_OK(k.api->request_wait(request, UINT64_MAX, &k.err), &k.err);
   k.api->request_release(request);
@@ -150,7 +150,7 @@ static void test_refusals(void) {
   static const opipe_state_pair pair = {.output = "present", .input = "past"};
   opipe_plan_params params = params_of(&three, NULL);
   refuse(LLAMA, ROWS, &params, OPIPE_E_INVALID,
-         "stage 0 has 3 replicas, which cut a micro-batch of 2 rows between them");
+         "stage 0 has 3 replicas, which cannot share a micro-batch of 2 rows");
   params = params_of(&sliced, NULL);
   refuse(LLAMA, ROWS, &params, OPIPE_E_UNSUPPORTED, "2 token slices of its own");
   params = params_of(&two, NULL);

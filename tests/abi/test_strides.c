@@ -224,7 +224,7 @@ static void test_replicas_of_a_plan_for_inference(void) {
   kit_close(&k);
   params.stage_replicas = two;
   OPI_ASSERT_ERROR(kit_plan(&k, NULL, GPT, 1, 8, &params), OPIPE_E_INVALID, &k.err,
-                   "stage 0 has 2 replicas, which cut a micro-batch of 1 row");
+                   "stage 0 has 2 replicas, which cannot share a micro-batch of 1 row");
   kit_close(&k);
   OPI_ASSERT_OK(kit_plan(&k, NULL, GPT, 2, 8, &params), &k.err);
   kit_close(&k);

@@ -348,7 +348,7 @@ static void one_refuses(void) {
   MUST_SAY(&m.k.err, "which is elsewhere");
   open_session(&m);
   MUST_OK(request(&m, BATCH), &m.k.err);
-  /* So is a refused shape, and the session goes on. */
+  /* A refused shape is reported likewise, and the session goes on. */
   MUST(request(&m, 2 * BATCH) == OPIPE_E_LIMIT);
   MUST_SAY(&m.k.err, "process 1 (pid ");
   MUST_OK(request(&m, BATCH), &m.k.err);

@@ -195,7 +195,7 @@ static void test_options_come_back(void) {
     options_come_back(optimizer);
 }
 
-/* Of an older host less is written; a plan for inference has none. */
+/* An older host gets fewer fields; a plan for inference has none. */
 static void test_what_is_asked_for(void) {
   host_kit k;
   const opipe_train_options given = unusual(OPIPE_OPTIMIZER_ADAMW);
@@ -279,7 +279,8 @@ static void build_wide(host_kit *k) {
   OPI_ASSERT_OK_FATAL(k->api->model_bind(k->model, &bind, &k->bound, &k->err), &k->err);
 }
 
-/* What has no master is refused with the plan, not when a session is opened; frozen it is read. */
+/* A parameter that can have no master is refused with the plan, not when a session is opened; if it
+ * is frozen it is only read. */
 static void test_float64_is_not_trained(void) {
   static const char says[] = "parameter 'wide' is float64: only float32, float16 and bfloat16";
   const opipe_train_glob frozen = {"wide", 0, 0};
@@ -313,7 +314,7 @@ static void test_float64_is_not_trained(void) {
   kit_close(&k);
 }
 
-OPI_TEST_MAIN("what a plan trains", OPI_TEST(test_the_list_decides),
+OPI_TEST_MAIN("the parameters that a plan trains", OPI_TEST(test_the_list_decides),
               OPI_TEST(test_names_that_are_not_there), OPI_TEST(test_a_list_is_wanted),
               OPI_TEST(test_float64_is_not_trained), OPI_TEST(test_options_come_back),
               OPI_TEST(test_what_is_asked_for))

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong in one of several processes, and when: a fault at an exact instant (tests/plugins/transport-impaired), and what must
-hold then in all the others. Combinations that do not exist stand in NONE, with the reason."""
+"""A fault in one of several processes at an exact instant (tests/plugins/transport-impaired), and what must hold then in all the
+others. Combinations that do not exist stand in NONE, with the reason."""
 import concurrent.futures
+import filecmp
+import json
 import os
 import re
+import signal
 import tempfile
 import time
 
 from command import BUILD, run
 from small import write_data, write_model
-from team_jobs import SLOW, TRAIN, Job, processes, sockets, until
+from team_jobs import GPT, SLOW, TRAIN, Job, Launched, processes, sockets, until
 
 PLUGINS = os.path.join(BUILD, "tests", "plugins")
 PRELOAD = os.path.join(PLUGINS, "fault-preload.so")
@@ -22,7 +25,7 @@ PLACES = {"start": ("world:1", 1), "warm-up": ("send:1", 0), "steady": ("send:60
 FAULTS = {"kill -9": "kill", "SIGSTOP": "stop", "exit 3": "exit3", "exit 0": "exit0", "memory cgroup": "eat", "refused open": "refuse",
           "refused shape": None, "NaN": None}
 NONE = {("refused open", phase): "a session is opened once, at the start" for phase in PHASES[1:]}
-NONE.update({("refused shape", phase): "a shape is new before its first mini-batch or request alone" for phase in PHASES if phase != "warm-up"})
+NONE.update({("refused shape", phase): "the command opens a session for each shape: a refused open" for phase in PHASES})
 NONE.update({("NaN", "start"): "there is no loss yet", ("NaN", "close"): "there is no loss any more"})
 MOVES = r"it was at '|its last call was '|; rank \d+ (in|at) "
 
@@ -120,6 +123,68 @@ def strike(check, fault, phase, place=None):
         if cgroup is not None:
             cgroup.remove()
     return None
+
+
+# ---- launchers ----
+
+def steps(text):
+    return [(s["step"], s["loss"], s["gradient_norm"]) for s in json.loads(text[text.index("{"):text.rindex("}") + 1])["steps"]]
+
+
+def steps_saved(folder):
+    try:
+        with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
+            return int(json.load(file)["steps"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def bits_under(check, launchers, folder):
+    """train and run under launchers have the bits of threads."""
+    rest = ["--steps", "3", "--ranks", "2", "--json"]
+    own = os.path.join(folder, "threads")
+    threads = run(*TRAIN, *rest, "--save", own + "-save")
+
+    def model_of(saved):
+        """The weights after one step more, as a file."""
+        again = run(*TRAIN, "--ranks", "2", "--steps", "1", "--resume", saved + "-save", "--save-model", saved + ".onnx")
+        check(again.status == 0, f"{saved}: {again.err}")
+        return saved + ".onnx"
+
+    model = model_of(own)
+    run("run", GPT, "--ranks", "2", "-o", own)
+    for name in launchers:
+        saved = os.path.join(folder, name)
+        job = Launched(name, 2, *TRAIN, *rest, "--save", saved + "-save")
+        until(lambda: job.main.poll() is not None, 60)
+        out = re.sub(r"(?m)^\[rank 0\] ", "", job.text(job.out))
+        status, text, _ = job.end()
+        check(status == 0 and steps(out) == steps(threads.out), f"{name}, train: {status}: {text}")
+        check(filecmp.cmp(model, model_of(saved), shallow=False), f"{name}: weights differ")
+        status, text, _ = Launched(name, 2, "run", GPT, "-o", saved).end()
+        names = os.listdir(own)
+        check(status == 0 and names and not any(filecmp.cmpfiles(own, saved, names, shallow=False)[1:]), f"{name}, run: {status}: {text}")
+
+
+def launcher_ends(check, name, how, where, victim, folder):
+    """One process ends in this way after a checkpoint: all are gone within 5 s, and the checkpoint loads. where: "outside", by a signal of
+    this test."""
+    what = f"{name}, {how} of rank {victim} ({where})"
+    saved = os.path.join(folder, f"{name}-{how}-{victim}-{where}".replace(":", "-"))
+    words = [*TRAIN, "--ranks", "2", "--steps", "40" if where.startswith("close") else "1000000", "--save", saved, "--save-every", "4"]
+    path = {"OPIPE_PLUGIN_PATH": os.path.join(BUILD, "lib", "onnx-pipe") + ":" + PLUGINS}
+    fault = {"OPIPE_FAULT": f"{how}@{where}", "OPIPE_FAULT_PROCESS": str(victim)}
+    job = Launched(name, 2, *words, "--transport", "impaired", more=dict(path, **fault))
+    began = until(lambda: victim in job.processes() or job.main.poll() is not None, 60)
+    if where == "outside" and until(lambda: steps_saved(saved) >= 4 or job.main.poll() is not None, 60):
+        os.kill(job.processes()[victim], signal.SIGKILL)
+    struck = began and until(lambda: victim not in job.processes(), 60)
+    status, text, seconds = job.end(20)
+    check(steps_saved(saved) >= 4, f"{what}: no checkpoint: {status}: {text[-2000:]}")
+    check(struck and status not in (0, None), f"{what}: {status}: {text[-2000:]}")
+    check(seconds < 5 * SLOW, f"{what}: {seconds:.1f} s until all had ended")
+    again = run(*TRAIN, "--ranks", "2", "--steps", "1", "--resume", saved)
+    check(again.status == 0, f"{what}: the checkpoint does not load: {again.err}")
 
 
 # ---- NaN ----

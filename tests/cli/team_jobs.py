@@ -79,12 +79,13 @@ def until(holds, seconds):
 
 
 class Launched:
-    """A launcher with its processes; what it prints goes to files."""
+    """A launcher, by name or as words, with its processes; what it prints goes to files."""
 
     def __init__(self, launcher, n, *words, more=None):
         self.job = f"{os.getpid()}-{next(numbers)}"
         self.out, self.err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-        self.main = subprocess.Popen([*words_of(launcher, n), COMMAND, *words], stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
+        begin = words_of(launcher, n) if isinstance(launcher, str) else launcher
+        self.main = subprocess.Popen([*begin, COMMAND, *words], stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err,
                                      env=environment(self.job, more), start_new_session=True)
 
     def text(self, file):
@@ -117,14 +118,15 @@ class Launched:
 
 class Job:
     """Processes as torchrun starts them, without a launcher: each one's status and text can be seen. more: words of single ranks;
-    env: variables of single ranks; enter: called in the new process of a rank."""
+    env: variables of single ranks; enter: called in the new process of a rank; torchrun: with its variables."""
 
-    def __init__(self, n, *words, more=None, env=None, enter=None):
+    def __init__(self, n, *words, more=None, env=None, enter=None, torchrun=True):
         self.job = f"{os.getpid()}-{next(numbers)}"
         self.all, self.files = [], []
         for rank in range(n):
             variables = dict(RANK=str(rank), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1", MASTER_PORT="20000",
-                             TORCHELASTIC_RUN_ID=f"test-{self.job}", **((env or {}).get(rank) or {}))
+                             TORCHELASTIC_RUN_ID=f"test-{self.job}") if torchrun else {}
+            variables.update((env or {}).get(rank) or {})
             file = tempfile.TemporaryFile()
             self.files.append(file)
             self.all.append(subprocess.Popen([COMMAND, *words, *((more or {}).get(rank) or [])], env=environment(self.job, variables),
@@ -158,7 +160,7 @@ class Job:
 
 
 class Checks:
-    """What was wrong; the exit status of a test."""
+    """Counts the failed checks; the exit status of a test."""
 
     def __init__(self):
         self.wrong = 0

@@ -82,7 +82,7 @@ def devices_alone(count):
         out = expect(count, given[0], ["run", DEMO, *TWO, *SHAPE, *given], DONE)
         count.check(given[0], "a planner was asked" if "planner" in out else None)
     for option in (["--budget", "1"], ["--within", "5"], ["--allow-stale"], ["--hypothetical"], ["--rows", "2"]):
-        expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]}: no planner is asked")
+        expect(count, "no planner", ["plan", DEMO, "--stages", "2", *option], USAGE, f"{option[0]} needs a planner")
     expect(count, "a cut", ["plan", DEMO, "--auto", "--cut", "x", *TWO], USAGE, "--cut: planner 'auto' decides that")
     expect(count, "single stages", ["plan", DEMO, "--train", *LOSS, "--auto", "--replicas", "2,1", *TWO], USAGE, "--replicas 2,1: planner 'auto' decides about single stages")
 

@@ -93,6 +93,10 @@ def test_lines():
         check([sorted(t.splitlines()) for t in text] == [["err 0", "out 0"], ["err 1", "out 1"]] and "[rank 0] out 0" in e.out, f"--logs: {text}")
         e = shell(1, "true", "--logs", os.path.join(work, "none", "logs"))
         check(e.status == 3 and "--logs" in e.err, f"--logs where it cannot be: {e.status} {e.err!r}")
+        os.symlink("/dev/full", os.path.join(work, "rank-1.log"))
+        e = shell(2, "echo line; exec sleep 40.5", "--logs", work)
+        full = f"{work}/rank-1.log: No space left on device"
+        check(e.status == 3 and full in e.err and "signal" not in e.err and e.seconds < 5 + SLACK and not alive("40.5"), f"--logs on a full disk: {e.status} {e.err!r}")
 
 
 def test_failures():

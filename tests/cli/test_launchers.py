@@ -2,15 +2,12 @@
 # ctest: timeout=120
 """run and train under other people's launchers, mpirun of Open MPI and mpiexec of Hydra: bits of threads; a process that is killed ends
 all of them in time, and the last checkpoint loads."""
-import filecmp
-import json
-import os
-import signal
 import sys
 import tempfile
 
-from command import need_command, run
-from team_jobs import GPT, SLOW, TRAIN, Checks, Launched, until, words_of
+from command import need_command
+from faults import bits_under, launcher_ends
+from team_jobs import GPT, Checks, Job, Launched, words_of
 
 check = Checks()
 HERE = [name for name in ("openmpi", "hydra") if words_of(name, 2)]
@@ -18,56 +15,35 @@ for missing in {"openmpi", "hydra"} - set(HERE):
     print(f"SKIP: the launcher {missing} is not installed: ./dev deps")
 
 
-def steps(text):
-    return [(s["step"], s["loss"], s["gradient_norm"]) for s in json.loads(text[text.index("{"):text.rindex("}") + 1])["steps"]]
-
-
 def test_bits_of_threads():
     with tempfile.TemporaryDirectory() as folder:
-        rest = ["--steps", "3", "--ranks", "2", "--json"]
-        own = os.path.join(folder, "threads")
-        threads = run(*TRAIN, *rest, "--save", own)
-        run("run", GPT, "--ranks", "2", "-o", own + "-run")
-        for name in HERE:
-            saved = os.path.join(folder, name)
-            job = Launched(name, 2, *TRAIN, *rest, "--save", saved)
-            until(lambda: job.main.poll() is not None, 60)
-            out = job.text(job.out)
-            status, text, _ = job.end()
-            check(status == 0 and steps(out) == steps(threads.out), f"{name}, train: {status}: {text}")
-            check(filecmp.cmp(os.path.join(own, "weights-1.safetensors"), os.path.join(saved, "weights-1.safetensors"), shallow=False), f"{name}: weights differ")
-            status, text, _ = Launched(name, 2, "run", GPT, "-o", saved + "-run").end()
-            names = os.listdir(own + "-run")
-            check(status == 0 and names and not any(filecmp.cmpfiles(own + "-run", saved + "-run", names, shallow=False)[1:]), f"{name}, run: {status}: {text}")
-
-
-def steps_saved(folder):
-    try:
-        with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as file:
-            return int(json.load(file)["steps"])
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def try_death(name, victim, folder):
-    """One process is killed after a checkpoint: all are gone within 5 s, and the checkpoint loads."""
-    what = f"{name}, rank {victim} is killed"
-    saved = os.path.join(folder, f"{name}-{victim}")
-    job = Launched(name, 2, *TRAIN, "--ranks", "2", "--steps", "1000000", "--save", saved, "--save-every", "4")
-    there = until(lambda: steps_saved(saved) >= 4 or job.main.poll() is not None, 60) and job.main.poll() is None
-    if check(there, f"{what}: no checkpoint: {job.text(job.err)}"):
-        os.kill(job.processes()[victim], signal.SIGKILL)
-    status, text, seconds = job.end(20)
-    check(status not in (0, None), f"{what}: {status}: {text}")
-    check(seconds < 5 * SLOW, f"{what}: {seconds:.1f} s until all had ended")
-    again = run(*TRAIN, "--ranks", "2", "--steps", "1", "--resume", saved)
-    check(again.status == 0, f"{what}: the checkpoint does not load: {again.err}")
+        bits_under(check, HERE, folder)
 
 
 def test_deaths():
     with tempfile.TemporaryDirectory() as folder:
         for victim, name in enumerate(HERE):
-            try_death(name, victim, folder)
+            launcher_ends(check, name, "kill", "outside", victim, folder)
+
+
+def test_the_first_complete_set_counts():
+    """A launcher inside another: the outer one's variables are complete, and count; --launcher says otherwise. A part of a set is refused;
+    a Slurm allocation without a step is none."""
+    if "openmpi" in HERE:
+        nested = [*words_of("launch", 1), *words_of("openmpi", 2)]
+        job = Launched(nested, 2, "run", GPT, "--ranks", "2")
+        status, text, _ = job.end()
+        says = "this is rank 0 of 1 by the variables of torchrun, which count as a whole; openmpi says rank 1 of 2"
+        check(status == 0 and text.count("output logits") == 2 and says in text, f"nested: {status}: {text}")
+        status, text, _ = Launched(nested, 2, "run", GPT, "--launcher", "openmpi").end()
+        check(status == 0 and text.count("output logits") == 1 and "count as a whole" not in text, f"nested, --launcher openmpi: {status}: {text}")
+    slurm = [{"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r), "SLURM_STEP_NUM_TASKS": "2"} for r in (0, 1)]
+    ended = Job(2, "run", GPT, env=dict(enumerate(slurm)), torchrun=False).end()
+    check([status for status, _, _ in ended] == [0, 0] and sum("output logits" in text for _, text, _ in ended) == 1, f"srun: {ended}")
+    for names, statuses, says in ((("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), [0, 0], "output logits"),
+                                  (("SLURM_STEP_ID", "SLURM_PROCID"), [3, 3], "but SLURM_STEP_NUM_TASKS, SLURM_JOB_ID are not")):
+        ended = Job(2, "run", GPT, "--ranks", "2", env={r: {name: slurm[r][name] for name in names} for r in (0, 1)}, torchrun=False).end()
+        check([status for status, _, _ in ended] == statuses and all(says in text for _, text, _ in ended), f"{names}: {ended}")
 
 
 if not HERE:

@@ -48,7 +48,7 @@ def asked(count, folder):
             for option in OF_MODELS + OF_PLANS:
                 expect(count, [command, *layers, *ASKED, *option], USAGE, option[0])
             for option in REQUESTS:
-                expect(count, [command, *layers, "--cluster", "config-a", "--auto=latency", *option], USAGE, option[0], "do not train")
+                expect(count, [command, *layers, "--cluster", "config-a", "--auto=latency", *option], USAGE, option[0], "not to training")
             plain = expect(count, [command, *layers, *ASKED], DONE)
             said = expect(count, [command, *layers, *ASKED, "--train"], DONE)
             count.check("what is of training anyway", None if plain == said else said)

@@ -48,7 +48,7 @@ SHAPES = [
     (["--auto", "--replicas", "2,1"], USAGE, "--replicas 2,1: planner 'auto' decides about single stages; --replicas N, copies"),
     (["--planner", "dapple", "--replicas", "2"], USAGE, "--replicas: planner 'dapple' decides that"),
     (["--planner", "dapple", "--stages", "2"], USAGE, "--stages: planner 'dapple' decides that"),
-    (["--auto", "--device", "cpu", "--device", "cpu", "--stages", "3", "--ranks", "2"], REFUSED, "--stages 3 --ranks 2: planner 'auto': nothing"),
+    (["--auto", "--device", "cpu", "--device", "cpu", "--stages", "3", "--ranks", "2"], REFUSED, "--stages 3 --ranks 2: planner 'auto': no layout with these options exists"),
     (["--auto", "--device", "cpu", "--device", "cpu", "--ranks", "3"], REFUSED, "planner 'auto': 3 ranks on 2 devices"),
     (["--replicas", "2,1", "--cut", "nowhere"], USAGE, "plan: the model has no tensor 'nowhere' to cut at\n"),
 ]

@@ -41,9 +41,9 @@ def check_forward_form(count, path):
 def check_said(count, path):
     rows = [
         ("torch's older dialect", "0F0,0F1,0B0,0W0,0B1,0W1\n", TRAIN, "2 W and 2 B, but no I"),
-        ("its whole backward", "0F0,0B0,0W0,0F1,0BW1\n", TRAIN, "'0BW1': BW is of torch's older dialect"),
+        ("its whole backward", "0F0,0B0,0W0,0F1,0BW1\n", TRAIN, "'0BW1': BW belongs to torch's older dialect"),
         ("R", "0F0,0F1,0R0,0B0,0R1,0B1\n1F0,1B0,1F1,1B1\n", TRAIN,
-         "rank 0, stage 0, micro-batch 0: the backward computes its forward again"),
+         "rank 0, stage 0, micro-batch 0: the backward recomputes its forward"),
         ("lengths", LENGTHS, RUN, "the header's lengths=5,3 is not executed from a text"),
         ("lengths of 0", LENGTHS.replace("5,3", "0,0"), RUN, "lengths=0,0 is not understood"),
         ("a deadlock of slices", SLICED, [*RUN, "--depth", "1"],

@@ -131,7 +131,7 @@ def files(count, folder):
 
 
 def planned(count, folder):
-    """What planners answer runs, and equals its reference to the bit."""
+    """Plans of planners run, with the bits of their reference."""
     cluster, plan = os.path.join(folder, "line.json"), os.path.join(folder, "plan.json")
     with open(cluster, "w", encoding="utf-8") as file:
         json.dump({**LINE, "devices": [{**LINE["devices"][0], "kind": "cpu", "alignment": 64, "flags": ["host-memory", "synchronous"],
@@ -191,9 +191,9 @@ def compared(count, folder):
         expect(count, name, ["plan", DEMO, "--bind", more, "--stages", "2", "-o", files[name]], DONE)
     for one, two, *texts in (("few", "many", "* samples", "many.json is predicted to be ", "times as fast per sample\n"),
                              ("few", "three", "  samples ", "times as fast\n", "  stage 2    forward (ms) -  "),
-                             ("few", "request", "* kind", "which is faster is not said: one is for requests, one for training"),
-                             ("few", "other", "* model", "which is faster is not said: they are of different models or shapes"),
-                             ("a", "b", "* model", "which is faster is not said: they are of different models or shapes"),
+                             ("few", "request", "* kind", "no prediction which is faster: one is for requests, one for training"),
+                             ("few", "other", "* model", "no prediction which is faster: they are of different models or shapes"),
+                             ("a", "b", "* model", "no prediction which is faster: they are of different models or shapes"),
                              ("a", "c", "* samples", "times as fast per sample\n"), ("a", "a", "  model", "times as fast\n")):
         out = expect(count, f"{one} and {two}", ["plan", "explain", files[one], files[two]], DONE)
         count.check(f"{one} and {two}: said", None if all(text in out for text in texts) else out)
@@ -228,7 +228,7 @@ def refusals(count, folder):
     expect(count, "as said", ["schedule", "simulate", "pipedream", "--stages", "3", "--microbatches", "3"], DONE)
     expect(count, "searched for", ["plan", *shape, "--auto", "--schedule", "search"], USAGE, "schedule 'search' improves the order of given stages")
     expect(count, "no name of anybody", ["plan", *shape, "--auto", "--schedule", "nobody"], USAGE, "set OPIPE_PLUGIN_PATH")
-    expect(count, "two models", ["plan", DEMO, "--arch", ARCH, "--planner", "2bw"], USAGE, "in place of a model")
+    expect(count, "two models", ["plan", DEMO, "--arch", ARCH, "--planner", "2bw"], USAGE, "--arch replaces the model")
     expect(count, "a wrong one", ["plan", "--arch", "gpt:layers=2", "--planner", "2bw", "--cluster", "h100"], USAGE, "needs hidden=")
     expect(count, "decided", ["plan", DEMO, "--planner", "2bw", "--cut", "x", "--cluster", "h100"], USAGE, "--cut: planner '2bw' decides that")
     expect(count, "too small", ["plan", "--arch", "gpt:layers=96,hidden=12288,heads=96,vocab=51200,seq=2048", "--planner", "megatron", "--cluster",

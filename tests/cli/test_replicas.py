@@ -21,7 +21,7 @@ REFUSALS = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
     (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas and 1 token slice of its own"),
-    (["--replicas", "3,1", "--microbatches", "4"], REFUSED, "3 replicas, which cut a micro-batch of 2 rows"),
+    (["--replicas", "3,1", "--microbatches", "4"], REFUSED, "3 replicas, which cannot share a micro-batch of 2 rows"),
     (["--replicas", "2,2,2", "--stages", "2"], USAGE, "3 numbers for 2 stages"),
     (["--replicas", "0", "--stages", "2"], USAGE, "from 1 to 4096"),
     (["--replicas", "2,", "--stages", "2"], USAGE, "from 1 to 4096"),
@@ -35,7 +35,7 @@ RUN_REFUSALS = [
     (["--replicas", "2", "--ranks", "5", "--microbatches", "4"], REFUSED, "2 replicas of the pipeline cannot share 5"),
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
-    (["--replicas", "1,3", "--microbatches", "2"], REFUSED, "stage 1 has 3 replicas, which cut a micro-batch of 2 rows"),
+    (["--replicas", "1,3", "--microbatches", "2"], REFUSED, "stage 1 has 3 replicas, which cannot share a micro-batch of 2 rows"),
     (["--replicas", "2,1", "--schedule", "terapipe:slices=2"], REFUSED, "2 token slices of its own"),
 ]
 # Schedule, replicas, micro-batches: of 5 rows, which 2 and 3 do not divide.
@@ -135,7 +135,7 @@ def check_cut_run(count, scratch):
         result = run("run", MODEL, "--plan", plan, "--reference", *arguments)
         count.check("run --plan " + " ".join(arguments), problem_of(result, same))
     result = run("run", MODEL, "--plan", plan, "--bind", "batch=1,seq=8")
-    good = result.status == REFUSED and "stage 0 has 2 replicas, which cut a micro-batch of 1 row" in result.err
+    good = result.status == REFUSED and "stage 0 has 2 replicas, which cannot share a micro-batch of 1 row" in result.err
     count.check("run --plan of one row", None if good else f"{result.status}: {result.err[:300]}")
     result = run("simulate", plan, "--html", html)
     count.check("simulate", problem_of(result, "devices              3"))

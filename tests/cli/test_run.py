@@ -90,7 +90,7 @@ def sets(count, folder):
             (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"), (["--stages", "2", "--ranks", "3"], USAGE, "on 3 ranks"),
             (["--bind", "nonsense"], USAGE, "DIM=N is needed"), (["--bind", "none=2"], USAGE, "no free dimension 'none'"),
             (["--pin", "none=2"], USAGE, "no input 'none'; its inputs are 'input_ids'"), (["--auto", "--cut", "x"], USAGE, "decides that"),
-            (["--budget", "1"], USAGE, "no planner is asked"), (["--replicas", "x"], USAGE, "from 1 to 4096"),
+            (["--budget", "1"], USAGE, "needs a planner"), (["--replicas", "x"], USAGE, "from 1 to 4096"),
             (["--schedule", "none"], USAGE, "there is no schedule 'none'")):
         for more in ([], ["--check"], ["--json"]):
             result = run("run", DEMO, *refused, *more)

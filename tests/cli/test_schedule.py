@@ -277,7 +277,7 @@ def listing(_):
             raise AssertionError(f"{key}: {found}")
     text = schedule("list")
     for words in ("depth=...  most micro-batches that a stage keeps activations of (integer, 1 to 16777216)",
-                  "(integer, at least 0; preset: 0)", "(integer, 0 to 1; preset: 0)", "(choice; preset: pa)", "(number, 0 to 1000000"):
+                  "(integer, at least 0; default: 0)", "(integer, 0 to 1; default: 0)", "(choice; default: pa)", "(number, 0 to 1000000"):
         if words not in text:
             raise AssertionError(f"list: '{words}' is not in it")
     if not all(name in text for name in names):

@@ -54,7 +54,7 @@ def cases(count, folder, path):
                                                  "gradient=1000"], DONE))
     count.check("copies", None if copies["devices"] == 8 and all(r["copies"] == 2 for r in copies["ranks"])
                 else str(copies["ranks"]))
-    expect(count, "too many", [*ONE, "--cluster", path, "--copies", "3"], REFUSED, "and the cluster has 8")
+    expect(count, "too many", [*ONE, "--cluster", path, "--copies", "3"], REFUSED, "but the cluster has 8")
     expect(count, "a ready one", [*ONE, "--cluster", "selene:nodes=2"], DONE, "HDR spine")
     expect(count, "nobody", [*ONE, "--cluster", "selen"], USAGE, "piz-daint, selene")
     expect(count, "draw", ["schedule", "draw", "1f1b", "--ranks", "4", "--microbatches", "8", "--cluster", path], DONE,
@@ -104,7 +104,7 @@ def alone(count, folder, plan, path, train):
 
 
 def refused(count, folder, plan):
-    """What a file settles, what it lacks, what it is not."""
+    """Options that a file settles, members that it lacks, files of another kind."""
     for option in (["--stages", "2"], ["--bind", "seq=4"], ["--train"], ["--plan", plan], ["--auto"]):
         expect(count, "settled", ["simulate", plan, *option], USAGE, f"which already settles {option[0]}")
     for name, change, text in (("old", lambda p: p.pop("play"), "plan MODEL --plan FILE -o FILE"),

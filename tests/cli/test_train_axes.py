@@ -102,7 +102,7 @@ def own_model(count, folder):
     expect(count, "named", train(path[1], {"places": file["places"], **other}, "--batch-dim", "batch", "--microbatches", "2"), wanted)
     refused(count, "fewer samples", train(path[1], {"places": file["fewer"], **other}), REFUSED,
             f"array 'x': it has {SAMPLES} samples, array 'places' has {SAMPLES - 1}")
-    refused(count, "neither given nor pinned", train(path[1], pinned, *pins[:2]), USAGE, "the data have no input 'heat': --data or --pin gives it")
+    refused(count, "neither given nor pinned", train(path[1], pinned, *pins[:2]), USAGE, "the data has no input 'heat': give it by --data or --pin")
 
 
 def trial(count):

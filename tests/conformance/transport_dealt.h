@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring of ranks as one of several processes has it: its ranks, a board in memory that all of
- * them share, and what closing leaves of the plugin's.
+ * them share, and a look at things of the plugin's that closing leaves.
  */
 #ifndef CONFORMANCE_TRANSPORT_DEALT_H
 #define CONFORMANCE_TRANSPORT_DEALT_H
@@ -221,7 +221,7 @@ static void on_ranks_here(dealt *d, void *(*body)(void *)) {
     (void)pthread_join(threads[i], NULL);
 }
 
-/* ---- what closing leaves ---- */
+/* ---- things that closing leaves ---- */
 
 typedef struct held { /* by the process */
   uint32_t files, threads, mappings;

@@ -189,7 +189,7 @@ static void close_parts(infer_part *parts) {
 
 /* Too few rows, or a model that has no other number of rows than its own. */
 static bool is_not_cut(const mx_model *m) {
-  return strstr(m->err.message, " replicas, which cut a micro-batch of ") != NULL ||
+  return strstr(m->err.message, " replicas, which cannot share a micro-batch of ") != NULL ||
          strstr(m->err.message, " along '") != NULL;
 }
 

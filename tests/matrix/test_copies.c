@@ -68,7 +68,7 @@ static const refusal refusals[] = {
      4,
      {1, 3, 0},
      OPIPE_E_INVALID,
-     "stage 1 has 3 replicas, which cut a micro-batch of 2 rows"},
+     "stage 1 has 3 replicas, which cannot share a micro-batch of 2 rows"},
     {"gpipe",
      NULL,
      0,

@@ -85,7 +85,7 @@ static const char *constraint(const choice *c, int64_t rows) {
   if ((s->traits & KIT_BUFFERED) != 0 && m / n < ranks_of(c))
     return "needs as many micro-batches as stages";
   if (c->way->list[0] != 0 && rows / m < 2)
-    return "replicas, which cut a micro-batch of 1 row between them";
+    return "replicas, which cannot share a micro-batch of 1 row";
   return kit_constraint(&kit_subjects[c->model], rows, s, ranks_of(c), m);
 }
 

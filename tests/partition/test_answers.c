@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins answer is data: statuses that no call has, messages without end, numbers that would
+/* Answers of plugins are data: statuses that no call has, messages without end, numbers that would
  * become sizes and indices. Each is refused with the plugin's name, and nothing beyond what was
  * answered is read.
  */
@@ -340,8 +340,8 @@ static void test_idle_cells_where_they_were_asked_for(void) {
   opi_plan_free(plan);
 }
 
-/* What emit is given: nothing at an address, a record with something in reserved, one and the same
- * without end, one that is refused and others all the same. */
+/* Bad calls of emit: nothing at an address, a record with something in reserved, the same record
+ * without end, a refused record followed by others. */
 enum { EMIT_NOTHING = 0, EMIT_RESERVED = 1, EMIT_AGAIN = 2, EMIT_ON = 3 };
 static uint32_t emitted;
 
@@ -379,7 +379,8 @@ static void test_records_of_a_schedule(void) {
   layout_status = OPIPE_OK;
   wanted =
       (opipe_layout){.n_ranks = 2, .n_stages = 2, .n_replicas = 1, .n_slices = 1, .n_parts = 1};
-  expect_emitted(plan, EMIT_NOTHING, "schedule 'mock', action 0: 3 more at no address (NULL)");
+  expect_emitted(plan, EMIT_NOTHING,
+                 "schedule 'mock', action 0: 3 more, but their address is NULL");
   expect_emitted(plan, EMIT_RESERVED, "schedule 'mock', action 0: reserved is 1, not 0");
   expect_emitted(plan, EMIT_AGAIN, "schedule 'mock' emits more than 14 actions");
   expect_emitted(plan, EMIT_ON, "schedule 'mock', action 1: rank 99 of 2, replica 0");
@@ -396,7 +397,7 @@ static void test_options_of_a_schedule(void) {
   listed = NULL;
   n_listed = 1;
   OPI_ASSERT_ERROR(opi_schedule_check_settings(&mock, &setting, 1, &err), OPIPE_E_INVALID, &err,
-                   "schedule 'mock' lists 1 options at no address");
+                   "schedule 'mock' lists 1 options, but their address is NULL");
   listed = &none;
   OPI_ASSERT_ERROR(opi_schedule_check_settings(&mock, &setting, 1, &err), OPIPE_E_INVALID, &err,
                    "schedule 'mock': option 0 has no key");

@@ -193,8 +193,8 @@ static inline void opipe_param_layout_put(opipe_param_layout *layouts, uint32_t 
   out->mapped_bytes = mapped_bytes;
 }
 
-/* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value. what:
- * for messages, as "compile: flags". */
+/* Refuses bits that this plugin does not know: OPIPE_E_UNSUPPORTED, naming field and value.
+ * The message begins with `what`, as "compile: flags". */
 static inline opipe_status opipe_check_flags(uint64_t flags, uint64_t known, const char *what,
                                              opipe_error *err) {
   return (flags & ~known) == 0

@@ -518,7 +518,7 @@ typedef struct opipe_api {
 #endif
 #if OPIPE_TARGET_MINOR >= 4
   /* Checks whether writing a file to `path` would replace a file that the model was read from,
-   * its own or one of its weights, also through links. what: OPIPE_TARGET_*. The library's own
+   * its own or one of its weights, also through links; `what` is OPIPE_TARGET_*. The library's own
    * writers call it. Errors: INVALID names the file. [any-thread] */
   opipe_status (*model_check_target)(opipe_model *model, const char *path, uint32_t what,
                                      opipe_error *err);

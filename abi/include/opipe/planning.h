@@ -307,7 +307,8 @@ typedef struct opipe_strategy_stage_info {
 } opipe_strategy_stage_info;
 
 /* This machine as a cluster; measuring takes a second or two on all devices. LINKS: measures
- * latency and bandwidth between two threads; otherwise as the transport declares. RATES: times
+ * latency and bandwidth between two threads, or the processes of `team`; otherwise as the transport
+ * declares. RATES: times
  * products of several sizes; otherwise the device's nominal rates. */
 enum { OPIPE_MACHINE_LINKS = 1u, OPIPE_MACHINE_RATES = 2u };
 
@@ -319,6 +320,10 @@ typedef struct opipe_machine_params {
                                          threads 0: one; memory_bytes 0: an equal share of the
                                          memory of the backend's device */
   uint32_t n_devices, devices_stride; /* bytes from device to device */
+#if OPIPE_TARGET_MINOR >= 5
+  opipe_team *team; /* LINKS: its processes, which all make the call, hand each other messages over
+                       `transport`; the answer has the slowest link of process 0. NULL: none */
+#endif
 } opipe_machine_params;
 
 /* ---- kernels ----

@@ -54,7 +54,7 @@ enum {
 };
 
 #if OPIPE_TARGET_MINOR >= 5
-/* What a process has in place of the device of the plan, for one of its ranks. */
+/* The device that a process takes in place of the plan's, for one of its ranks. */
 typedef struct opipe_rank_device {
   uint32_t rank;
   uint32_t index;        /* of the backend's devices here; OPIPE_NONE: the plan's */

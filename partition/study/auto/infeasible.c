@@ -197,7 +197,7 @@ static opipe_status say_shape(const opi_auto_run *run) {
         "planner 'auto': no session executes tensor width %u: 1, or a hypothetical plan", f->width);
   }
   return opi_fail(s->err, OPIPE_E_LIMIT,
-                  "planner 'auto': nothing of what was asked for can be laid out on %u devices%s%s",
+                  "planner 'auto': no layout with these options exists on %u devices%s%s",
                   q->planning.n_devices, why[0] == '\0' ? "" : "; last: ", why);
 }
 

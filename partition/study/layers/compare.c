@@ -373,7 +373,7 @@ static void print_verdict(const side *a, const side *b, opi_text *t) {
   if (each && (a->samples == 0 || b->samples == 0))
     why = "the number of samples of one is unknown";
   if (why != NULL) {
-    opi_text_printf(t, "which is faster is not said: %s\n", why);
+    opi_text_printf(t, "no prediction which is faster: %s\n", why);
     return;
   }
   const double x = a->cost[STEP] / (each ? (double)a->samples : 1);

@@ -158,7 +158,7 @@ opipe_status opi_this_machine_write(const opi_this_machine *m, opi_text *text, o
     opi_text_printf(text, ", \"max_ranks\": %u", plan.link.max_ranks);
   put(text, "latency_ns", latency);
   put(text, "bandwidth", m->bytes_per_ns > 0 ? rate * 1e9 : plan.link.bytes_per_ns * 1e9);
-  opi_text_puts(text, "}],\n  \"tiers\": [{\"name\": \"threads\"");
+  opi_text_printf(text, "}],\n  \"tiers\": [{\"name\": \"%s\"", m->tier);
   put(text, "latency_ns", latency);
   put(text, "bandwidth", rate * 1e9);
   opi_text_puts(text, "}]\n}\n");

@@ -13,8 +13,8 @@ typedef struct opi_this_machine {
   uint32_t n_devices;
   const char *transport; /* "id" or "id:key=value,..." */
   bool rates;            /* time products of several sizes; otherwise take the backend's rates */
-  double latency_ns,
-      bytes_per_ns; /* measured, of a message between threads; 0: as the transport declares */
+  const char *tier;      /* name of the tier: "threads", "processes" */
+  double latency_ns, bytes_per_ns; /* measured, of a message; 0: as the transport declares */
 } opi_this_machine;
 
 /* Appends the file's text: one node with all devices, one tier. A device gets the share of its

@@ -61,7 +61,7 @@ static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_
   if (s->pipelines > 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "the strategy has stages on different numbers of replicas (%u of the first, %u "
-                    "of the last), in several copies of the pipeline: no session executes that",
+                    "of the last) in several copies of the pipeline, which no session executes",
                     replicas[0], replicas[n - 1]);
   }
   out->stage_replicas = replicas;
@@ -117,7 +117,7 @@ opipe_status opi_strategy_apply(const opi_strategy *s, bool trains, opi_arena *a
                     s->width);
   }
   if (s->sharded || s->scattered) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "the strategy has %s: no session executes that",
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "the strategy has %s, which no session executes",
                     s->sharded ? "the optimizer's state sharded over copies"
                                : "messages scattered over tensor ranks");
   }

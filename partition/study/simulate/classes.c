@@ -107,7 +107,7 @@ static opipe_status use_host(colouring *c, uint32_t group) {
     c->group_ns[group] = ns > c->group_ns[group] ? ns : c->group_ns[group];
     if (class_->host_bandwidth <= 0) {
       return opi_fail(c->err, OPIPE_E_INVALID,
-                      "device %u (%s) of rank %u offloads %llu bytes, and the cluster says no "
+                      "device %u (%s) of rank %u offloads %llu bytes, but the cluster gives no "
                       "\"host_bandwidth\" of it",
                       device, class_->name == NULL ? "without a name" : class_->name,
                       p->group_lists[g->first], (unsigned long long)g->n_bytes);

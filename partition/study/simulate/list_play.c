@@ -283,7 +283,7 @@ static opipe_status build(builder *b, const opi_order_play *how) {
   if (first == NULL || device == NULL)
     return opi_fail_nomem(b->err, n_ranks * sizeof *first, "a simulation");
   if (n_ranks > how->cluster->n_devices) {
-    return opi_fail(b->err, OPIPE_E_INVALID, "%u ranks, and the cluster has %u devices", n_ranks,
+    return opi_fail(b->err, OPIPE_E_INVALID, "%u ranks, but the cluster has %u devices", n_ranks,
                     how->cluster->n_devices);
   }
   OPI_TRY(allocate(b));

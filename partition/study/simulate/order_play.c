@@ -81,7 +81,7 @@ static opipe_status place_ranks(const opi_order_builder *b) {
   uint32_t *device = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n * n_copies);
   if ((uint64_t)n * n_copies > b->how->cluster->n_devices) {
     return opi_fail(b->err, OPIPE_E_INVALID,
-                    "%u ranks x %u tensor ranks x %u replicas, and the cluster has %u devices", n,
+                    "%u ranks x %u tensor ranks x %u replicas, but the cluster has %u devices", n,
                     play->n_tensor, play->n_data, b->how->cluster->n_devices);
   }
   if (device == NULL)

@@ -378,8 +378,7 @@ static opipe_status check_end(const player *p) {
     if (p->at[rank] == p->play->list_first[list_of(p, rank) + 1])
       continue;
     const opi_play_op *op = &p->play->ops[p->at[rank]];
-    return opi_fail(p->err, OPIPE_E_INVALID,
-                    "rank %u stands still for ever at operation %u (%s of action %u)",
+    return opi_fail(p->err, OPIPE_E_INVALID, "rank %u is stuck at operation %u (%s of action %u)",
                     list_of(p, rank), p->at[rank] - first, kinds[op->kind], op->item);
   }
   return OPIPE_OK;

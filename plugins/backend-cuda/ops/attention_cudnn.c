@@ -17,7 +17,7 @@ enum {
 };
 static const uint64_t CHUNK_BYTES = UINT64_C(256) << 20; /* scores of sequences that go together */
 enum { CHUNK_PART = 64 };                                /* of the GPU's memory, at most */
-static const char UNALIGNED[] = "it is asked for heads that lie at multiples of 16 bytes";
+static const char UNALIGNED[] = "its heads must lie at multiples of 16 bytes";
 
 static bool by_eights(const void *at, const int64_t *stride) {
   return (uintptr_t)at % 16 == 0 && stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0;
@@ -30,22 +30,22 @@ static bool is_its_kind(const opipe_device *device, const cuda_attention_args *a
          ((a->mask_kind == 0 && a->past == 0) || device->dnn_masks);
 }
 
-/* What cuDNN cannot do of it; NULL: nothing. */
+/* The reason why cuDNN cannot do it; NULL: none. */
 static const char *lacks(const cuda_attention_args *a) {
   const char *what = NULL;
   if (a->depth % 8 != 0 || a->value_depth % 8 != 0 || a->depth > MOST_DEPTH ||
       a->value_depth > MOST_DEPTH)
-    what = "it is asked for heads of a multiple of 8 elements, up to 256";
+    what = "its heads must have a multiple of 8 elements, at most 256";
   else if (a->softcap != 0.0)
-    what = "it is not asked for a softcap";
+    what = "it is not used with a softcap";
   else if (a->nonpad != NULL)
-    what = "it is not asked for a number of keys by sequence (nonpad_kv_seqlen)";
+    what = "it is not used with a number of keys by sequence (nonpad_kv_seqlen)";
   else if (a->scores != NULL)
-    what = "it is not asked for scores (qk_matmul_output)";
+    what = "it is not used if scores are an output (qk_matmul_output)";
   else if (a->mask_keys != a->keys)
-    what = "it is asked for masks as long as the keys";
+    what = "its masks must be as long as the keys";
   else if (a->keys > INT32_MAX || a->queries > INT32_MAX)
-    what = "it is asked for up to 2147483647 rows";
+    what = "it takes at most 2147483647 rows";
   else if (!by_eights(a->q, a->q_stride) || !by_eights(a->k, a->k_stride) ||
            !by_eights(a->v, a->v_stride))
     what = UNALIGNED;
@@ -76,7 +76,7 @@ static void fill_form(const cuda_attention_args *a, uint32_t dtype, uint32_t wha
   memcpy(out->stride[CUDA_DNN_AT_V], a->v_stride, sizeof a->v_stride);
 }
 
-/* Of fp32 numbers, one for each query. */
+/* Bytes of one fp32 number for each query. */
 static uint64_t row_bytes(const cuda_dnn_form *f) {
   return cuda_align_up((uint64_t)(f->batch * f->heads * f->queries) * sizeof(float));
 }
@@ -169,7 +169,7 @@ static opipe_status find_result(cuda_rule *r, const cuda_attention_args *a, uint
   return OPIPE_OK;
 }
 
-/* Of sequences from `first` on. */
+/* Emits the sequences from `first` on. */
 static opipe_status emit_result(cuda_rule *r, const cuda_attention_args *a, const result_plan *p,
                                 int64_t first) {
   cuda_dnn_args args = {.at = {NULL}, .workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0)};
@@ -271,7 +271,7 @@ static opipe_status find_plans(cuda_rule *r, const cuda_attention_grad_args *g, 
   return OPIPE_OK;
 }
 
-/* What both plans are given. */
+/* Operands of both plans. */
 static void point_operands(cuda_rule *r, const cuda_attention_grad_args *g, const chunk_plans *p,
                            int64_t first, cuda_dnn_args *out) {
   const cuda_attention_args *a = &g->forward;
@@ -325,18 +325,18 @@ static opipe_status emit_chunk(cuda_rule *r, const cuda_attention_grad_args *g,
   return cuda_emit_plan(r, p->backward, &args, p->n_bytes);
 }
 
-/* What cuDNN cannot do of gradients; NULL: nothing. */
+/* The reason why cuDNN cannot do the gradients; NULL: none. */
 static const char *lacks_of_gradients(const cuda_attention_grad_args *g) {
   const cuda_attention_args *a = &g->forward;
   const char *what = lacks(a);
   if (what != NULL)
     return what;
   if (a->past > 0)
-    what = "it is not asked for gradients behind a past";
+    what = "it is not used for gradients behind a past";
   else if (g->dmask != NULL)
-    what = "it is not asked for the gradient of a mask";
+    what = "it is not used for the gradient of a mask";
   else if (g->dq == NULL || g->dk == NULL || g->dv == NULL)
-    what = "it is asked for the gradients of Q, K and V at once";
+    what = "it gives the gradients of Q, K and V only together";
   else if (!by_eights(g->dy, g->dy_stride) || !by_eights(g->dq, g->dq_stride) ||
            !by_eights(g->dk, g->dk_stride) || !by_eights(g->dv, g->dv_stride) ||
            (a->found != NULL && !by_eights(a->y, a->y_stride)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gradient rules emit beside the operators of inference (domain opipe): Accumulate, gradients
- * of activations, softmax, Gather and Attention; Dropout by counter. Norms: norm_gradient.c. */
+/* Rules of training beside the operators of inference (domain opipe): Accumulate, gradients of
+ * activations, softmax, Gather and Attention; Dropout by counter. Norms: norm_gradient.c. */
 #include "ops/attention.h"
 
 /* ---- sums into accumulators ---- */
@@ -61,7 +61,7 @@ static opipe_status rule_gather_grad(cuda_rule *r) {
 
 /* ---- element by element, and rows ---- */
 
-/* Of a gate: dY is a product that is made along. */
+/* For a gate: dY is a product that is made along. */
 static opipe_status emit_gate_grad(cuda_rule *r, const opipe_node *front,
                                    const cuda_map_args *like) {
   const opipe_value *x = cuda_in(r, 1);
@@ -163,8 +163,10 @@ static opipe_status check_gradients(const cuda_rule *r, const cuda_attention_arg
     const opipe_value *y = cuda_in(r, IN_Y), *found = cuda_in(r, IN_FOUND);
     if (y == NULL || y->dtype != q->dtype || !cuda_same_shape(y, dy) || found == NULL ||
         found->dtype != OPIPE_FLOAT || found->rank != 3 ||
-        memcmp(found->shape, rows, sizeof rows) != 0)
-      return cuda_refuse(r, OPIPE_E_INVALID, "what is handed on is not like the output");
+        memcmp(found->shape, rows, sizeof rows) != 0) {
+      return cuda_refuse(r, OPIPE_E_INVALID,
+                         "an input that the forward hands on is not like the output");
+    }
   }
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
     const opipe_value *in = cuda_in(r, BASE + i);

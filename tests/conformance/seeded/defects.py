@@ -210,7 +210,7 @@ BATCHES = {
     "batch-without-end": "is NULL, but others that belong with it are not",
 }
 
-# Of transports between processes, and how --processes finds them.
+# Defects of transports between processes, and how --processes finds them.
 PROCESSES = {
     "": "",
     "message-lost": "messages between processes: rank",

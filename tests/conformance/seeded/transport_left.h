@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defects of transports between processes: what is left behind, a board that is misused. */
+/* Defects of transports between processes: things left behind, a board that is misused. */
 #ifndef CONFORMANCE_SEEDED_TRANSPORT_LEFT_H
 #define CONFORMANCE_SEEDED_TRANSPORT_LEFT_H
 
@@ -18,7 +18,7 @@ static void *sleep_for_ever(void *arg) {
   return NULL;
 }
 
-/* What a world leaves when it is closed, taken when it is opened. False: refused. */
+/* Takes, when a world is opened, things that stay when it is closed. False: refused. */
 static bool leave_behind(const opipe_world_params *params, opipe_error *err) {
   pthread_t thread;
   if (seeded("descriptor-left"))

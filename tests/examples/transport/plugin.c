@@ -50,7 +50,7 @@ struct opipe_stream {
   opipe_stream_params params;
   uint32_t side; /* 0: source, 1: destination */
   opipe_inlet *inlet;
-  struct { /* what is received in a cell */
+  struct { /* the message received in a cell */
     opipe_region region;
     opipe_event *done;
     uint64_t ended; /* q + 1 */

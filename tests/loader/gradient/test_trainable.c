@@ -332,7 +332,7 @@ static void test_every_allocation(void) {
   close_case(&c);
 }
 
-OPI_TEST_MAIN("what is trained", OPI_TEST(test_rules), OPI_TEST(test_one_wide),
+OPI_TEST_MAIN("trained parameters", OPI_TEST(test_rules), OPI_TEST(test_one_wide),
               OPI_TEST(test_globs), OPI_TEST(test_report), OPI_TEST(test_ties),
               OPI_TEST(test_backward_edge), OPI_TEST(test_merged_parameters),
               OPI_TEST(test_missing_gradients), OPI_TEST(test_every_allocation))

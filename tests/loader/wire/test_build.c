@@ -284,7 +284,7 @@ static void test_what_tables_say_wrongly_is_refused(void) {
   REFUSED_ATTR(attr.n = 1, OPIPE_E_UNSUPPORTED, "'w' of a body has its content in file 'f'")
   body.tensors[0].data = weights, body.tensors[0].file = NULL;
   body.nodes[0].attrs = &attr, body.nodes[0].n_attrs = 1; /* a graph inside itself */
-  REFUSED_ATTR(attr.n = 1, OPIPE_E_LIMIT, "deep inside one another")
+  REFUSED_ATTR(attr.n = 1, OPIPE_E_LIMIT, "graphs nest ")
 #undef REFUSED
 #undef REFUSED_ATTR
   opi_model_free(s.model);

@@ -45,7 +45,7 @@ if ! ldconfig -p 2>/dev/null | grep -q libcuda.so.1; then
 fi
 for detail in "driver of CUDA 13.0 (13.0 is the least): $doubles/libcuda.so.1" \
   "cublasLt 13.1.2 (13.0 is the least): $doubles/libcublasLt.so.13" \
-  "cuDNN 9.19.0 (9.8 is the least): $doubles/libcudnn.so.9" "what it lacks runs on backend 'cpu'"; do
+  "cuDNN 9.19.0 (9.8 is the least): $doubles/libcudnn.so.9" "operators that it lacks run on backend 'cpu'"; do
   expect 0 "$detail" env OPIPE_CUDA_PATH="$doubles" OPIPE_CUDA_DOUBLE_PRODUCTS=130102 \
     "$command" plugins --why --plugin "$doubles/plugins"
 done

@@ -114,6 +114,7 @@ typedef struct end {
   opipe_error err;
   void *data;
   uint64_t patience_ns; /* how long it waits for anything */
+  uint32_t spin_us;
 } end;
 
 static const opipe_backend host_memory = {(uint32_t)OPIPE_END(opipe_backend, run),
@@ -180,7 +181,8 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
                                         .backend = &host_memory,
                                         .device = e->device,
                                         .queue = e->queue,
-                                        .backend_id = "host"};
+                                        .backend_id = "host",
+                                        .spin_us = e->spin_us};
   TRY(e->t->endpoint_open(e->world, &params, &e->endpoint, &e->err));
   TRY(e->t->memory_alloc(e->endpoint, BYTES, &e->data, &e->err));
   TRY(opipe_host_buffer_import(e->device, (uint64_t)(uintptr_t)e->data, BYTES, &e->slots, &e->err));

@@ -99,6 +99,35 @@ static void test_the_first_complete_set_counts(void) {
   }
 }
 
+/* Sets that do not count are told if they say otherwise. */
+static void test_what_says_otherwise_is_told(void) {
+  static const row rows[] = {
+      {NULL, {TORCHRUN, SLURM}, OPIPE_OK, "slurm says rank 4 of 5", "torchrun", 2, 4},
+      {NULL,
+       {TORCHRUN, OPENMPI, HYDRA},
+       OPIPE_OK,
+       "openmpi says rank 1 of 2, hydra says rank 0 of 3",
+       "torchrun",
+       2,
+       4},
+      {NULL, {SLURM, "PMI_RANK=4", "PMI_SIZE=5"}, OPIPE_OK, "", "slurm", 4, 5},
+      {NULL,
+       {OPENMPI, "SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_PROCID=1", "SLURM_NTASKS=2"},
+       OPIPE_OK,
+       "",
+       "openmpi",
+       1,
+       2},
+      {"openmpi", {OPENMPI, SLURM}, OPIPE_OK, "", "openmpi", 1, 2}};
+  for (uint32_t i = 0; i < OPI_COUNT(rows); ++i) {
+    opi_place place;
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK(find(&rows[i], &place, &err), &err);
+    OPI_ASSERT_STR(place.launcher, rows[i].launcher);
+    OPI_ASSERT_STR(place.against, rows[i].says);
+  }
+}
+
 static const row refused[] = {
     {NULL,
      {"RANK=0", "MASTER_PORT=1"},
@@ -190,5 +219,6 @@ static void test_an_ancestor_is_named(void) {
 }
 
 OPI_TEST_MAIN("launchers", OPI_TEST(test_the_first_complete_set_counts),
+              OPI_TEST(test_what_says_otherwise_is_told),
               OPI_TEST(test_other_sets_are_refused_by_name),
               OPI_TEST(test_given_numbers_must_agree), OPI_TEST(test_an_ancestor_is_named))

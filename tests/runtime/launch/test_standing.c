@@ -85,16 +85,10 @@ static const scene scenes[] = {
     /* Nobody has work. */
     {{1, 2, 2}, 7, OPIPE_NONE, {NULL}}};
 
-static void *run_team(void *team) {
-  kit_run(team);
-  return NULL;
-}
-
 /* All scenes at once: each takes as long as its limit. */
 static void test_who_holds_up_all_others_is_named(void) {
   static kit_team teams[OPI_COUNT(scenes)];
   static char jobs[OPI_COUNT(scenes)][128];
-  opi_thread threads[OPI_COUNT(scenes)] = {0};
   opipe_error err = OPIPE_ERROR_INIT;
   for (uint32_t i = 0; i < OPI_COUNT(scenes); ++i) {
     (void)snprintf(jobs[i], sizeof jobs[i], "test-%d-standing-%u", (int)getpid(), i);
@@ -103,12 +97,17 @@ static void test_who_holds_up_all_others_is_named(void) {
                           .silence_ns = OPI_SECOND, /* a heartbeat in 200 ms */
                           .run = watch,
                           .ctx = (void *)(uintptr_t)&scenes[i]};
-    OPI_ASSERT_OK_FATAL(opi_thread_start(&threads[i], "team", run_team, &teams[i], &err), &err);
+    for (uint32_t r = 0; r < SIZE; ++r) {
+      kit_member *m = &teams[i].members[r];
+      *m = (kit_member){.rank = r, .kit = &teams[i], .err = OPIPE_ERROR_INIT};
+      OPI_ASSERT_OK_FATAL(opi_thread_start(&m->thread, "rank", kit_main, m, &err), &err);
+    }
   }
   for (uint32_t i = 0; i < OPI_COUNT(scenes); ++i) {
-    opi_thread_join(&threads[i]);
-    for (uint32_t r = 0; r < SIZE; ++r)
+    for (uint32_t r = 0; r < SIZE; ++r) {
+      opi_thread_join(&teams[i].members[r].thread);
       OPI_ASSERT_OK(teams[i].members[r].status, &teams[i].members[r].err);
+    }
   }
 }
 

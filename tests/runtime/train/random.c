@@ -265,7 +265,7 @@ static const char *run_both(random_trainer *t, const random_order *m, const kit_
                             bool buffered, random_count *count) {
   kit_outcome a = {.n = 0}, b = {.n = 0};
   if (kit_train(&t->k, c, WIDTH, 0, &a) < 0)
-    return blame(t, "what is planned does not run");
+    return blame(t, "the plan does not run");
   if (kit_train(&t->k, c, WIDTH, OPIPE_SESSION_REFERENCE, &b) < 0)
     return blame(t, "the reference does not run");
   note(m, buffered, count);

@@ -248,7 +248,7 @@ static void refuse(const replicas_case *r, int32_t status, const char *words) {
 
 static void test_refusals(void) {
   refuse(&(replicas_case){"1f1b", {3, 1}, 2, 8, 4}, OPIPE_E_INVALID,
-         "stage 0 has 3 replicas, which cut a micro-batch of 2 rows");
+         "stage 0 has 3 replicas, which cannot share a micro-batch of 2 rows");
   refuse(&(replicas_case){"chimera", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,
          "2 replicas and 1 token slice of its own");
   refuse(&(replicas_case){"terapipe:slices=2", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,

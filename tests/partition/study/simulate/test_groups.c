@@ -96,7 +96,7 @@ static void test_lowering_places_what_the_header_asks_for(void) {
     OPI_ASSERT_STR(found, wanted);
     for (uint32_t rule = 0; rule < OPI_RULES; ++rule)
       OPI_ASSERT_OK(order_prove(lowered, rule, &err), &err);
-    /* What is lowered and lowered again, from its own computes, is the same. */
+    /* A list lowered again, from its own computes, is the same. */
     opi_do_list *again = NULL;
     OPI_ASSERT_OK(
         opi_pass_groups(&lowered->problem, lowered->list, opi_allocator_system(), &again, &err),
@@ -111,7 +111,7 @@ static void test_lowering_places_what_the_header_asks_for(void) {
   }
 }
 
-/* Of a pair all stand in front of the first or behind the second. */
+/* The collectives of a pair all stand in front of its first action or behind its second. */
 static void test_pairs_stay_together(void) {
   static const char *const text = ONE(2, "#tensor=2 sequence=1\n", "0F0 (0F1;0B0)OVERLAP_F_B 0B1");
   opi_order *order = order_read(text, OPI_DIALECT_OPIPE), *lowered = order_lower(order, 1);
@@ -124,7 +124,7 @@ static void test_pairs_stay_together(void) {
   opi_order_free(order);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused groups ---- */
 
 static void test_refusals(void) {
   static const struct {
@@ -142,7 +142,8 @@ static void test_refusals(void) {
        "0F1: its collectives are none, those of the stage's other forwards SUM_F"},
       {ONE(2, "#tensor=2\n", "0F0 0F1 0B0 0SUM_B0 0B1 STEP"),
        "0B1: its collectives are none, those of the stage's other backwards SUM_B"},
-      {ONE(1, "#tensor=2\n", "0F0 0SCATTER_F0 0B0 STEP"), "what is scattered is gathered before"},
+      {ONE(1, "#tensor=2\n", "0F0 0SCATTER_F0 0B0 STEP"),
+       "a scatter needs a gather before the pass"},
       {ONE(1, "#tensor=2\n", "0GATHER_F0 0F0 0SUM_F0 0SCATTER_F0 0B0 STEP"),
        "0F0: its collectives are SUM_F and GATHER_F and SCATTER_F"},
       {ONE(1, "", "0F0 0OFFLOAD0 0B0 STEP"),
@@ -358,7 +359,7 @@ static void test_offloads_run_beside_computes(void) {
   OPI_ASSERT_ERROR(
       opi_order_play_run(&order->problem, order->list, &how, &arenas[1], &p, &err), OPIPE_E_INVALID,
       &err,
-      "device 0 (gpu) of rank 0 offloads 8 bytes, and the cluster says no \"host_bandwidth\"");
+      "device 0 (gpu) of rank 0 offloads 8 bytes, but the cluster gives no \"host_bandwidth\"");
   opi_arena_release(&arenas[1]);
   opi_arena_release(&arenas[0]);
   opi_order_free(order);
@@ -426,7 +427,7 @@ static void test_sequence_groups_take_as_long_as_sums(void) {
   opi_arena_release(&arenas[0]);
 }
 
-/* What an order's header asks for and what is asked for when it is played: the same list, the same
+/* Groups from an order's header and groups given when it is played make the same list with the same
  * bits. */
 static void test_groups_of_the_header_and_of_the_play(void) {
   const opi_cluster cluster = read_cluster(CLUSTER(12, ""));

@@ -3,13 +3,13 @@
  *
  * Force-included (-include) before a kernel source. A block's threads are fibers of one host
  * thread; a thread runs until it waits for others, so that kernels without barriers never switch.
- * What the language promises, and no more, holds: other threads' writes are seen after a barrier,
- * shared memory begins as poison, the order of threads is the seed's. What a device would leave
- * undefined ends the process with a line on stderr: a barrier that not all threads reach or that
- * they reach at different places, a thread that does not wait for the launch in front or copies
- * before it has, a shuffle without the lanes that its mask names, a write beyond shared memory,
- * copies that nobody waited for, a block that is counted before its threads have fenced what they
- * wrote. */
+ * The promises of the language hold, and no more: other threads' writes are seen after a barrier,
+ * shared memory begins as poison, the order of threads is the seed's. Behaviour that a device would
+ * leave undefined ends the process with a line on stderr: a barrier that not all threads reach or
+ * that they reach at different places, a thread that does not wait for the launch in front or
+ * copies before it has, a shuffle without the lanes that its mask names, a write beyond shared
+ * memory, copies that nobody waited for, a block that is counted before its threads have fenced
+ * their writes. */
 #ifndef OPIPE_TESTS_CUDA_SHIM_H_
 #define OPIPE_TESTS_CUDA_SHIM_H_
 
@@ -61,7 +61,7 @@ struct shim_thread {
   int waits_at;
   bool done;
   bool waited; /* for the launch in front */
-  bool fenced; /* what it wrote so far is seen before what it writes from now on */
+  bool fenced; /* its writes so far are seen before its later ones */
   uint32_t n_copies, group;
   shim_copy *copies; /* [SHIM_COPIES] */
 };

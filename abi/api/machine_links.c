@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links between the processes of a team, measured by the transport's own calls: process 0 hands a
+ * small message to and fro with each other process, then large ones. */
+#include "abi/api/machine_links.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "runtime/base/base.h"
+
+enum { ROUNDS = 2001, COPIES = 9, SMALL_BYTES = 64, LARGE_BYTES = 8 << 20, DEPTH = 2 };
+enum { SPIN_US = 50, ID_ROOM = 64 };
+#define WAIT_NS UINT64_C(1000000000)
+#define READY_NS UINT64_C(10000000000)
+
+typedef struct links {
+  opi_context_object *context;
+  opi_meeting meeting;
+  opi_backend_ref backend;
+  opi_transport_ref transport;
+  opipe_device *device;
+  opipe_queue *queue;
+  opipe_world *world;
+  opipe_endpoint *endpoint;
+  void *given;                   /* the transport's memory; NULL: it gives none */
+  opipe_buffer *received, *sent; /* [DEPTH] large messages; one */
+  opipe_memory *received_in, *sent_in;
+  opipe_stream **out, **in;     /* [size] of process 0; of others [0] is used */
+  uint64_t *out_next, *in_next; /* numbers of the next messages */
+  double ns[ROUNDS];
+} links;
+
+/* ---- opening ---- */
+
+static bool gives_memory(const links *l) {
+  return OPIPE_HAS(l->transport.table, opipe_transport, memory_free) &&
+         l->transport.table->memory_alloc != NULL &&
+         OPIPE_HAS(l->backend.table, opipe_backend, buffer_import) &&
+         l->backend.table->buffer_import != NULL;
+}
+
+static opipe_status open_memory(links *l, opipe_error *err) {
+  const opipe_backend *b = l->backend.table;
+  const opipe_transport *t = l->transport.table;
+  const uint64_t n_bytes = (uint64_t)DEPTH * LARGE_BYTES;
+  if (gives_memory(l)) {
+    OPI_TRY(t->memory_alloc(l->endpoint, n_bytes, &l->given, err));
+    OPI_TRY(b->buffer_import(l->device, (uint64_t)(uintptr_t)l->given, n_bytes, &l->received, err));
+  } else {
+    OPI_TRY(b->buffer_alloc(l->device, n_bytes, OPIPE_BUFFER_BOUNDARY, &l->received, err));
+  }
+  OPI_TRY(b->buffer_alloc(l->device, LARGE_BYTES, OPIPE_BUFFER_BOUNDARY, &l->sent, err));
+  OPI_TRY(t->memory_register(l->endpoint, l->received, n_bytes, &l->received_in, err));
+  return t->memory_register(l->endpoint, l->sent, LARGE_BYTES, &l->sent_in, err);
+}
+
+static opipe_status open_world(links *l, const char *options, opipe_error *err) {
+  const opipe_backend *b = l->backend.table;
+  const opipe_transport *t = l->transport.table;
+  const opipe_team_info *team = &l->meeting.info;
+  const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
+                                    .n_ranks = team->size,
+                                    .options = options,
+                                    .local_ranks = &team->rank,
+                                    .n_local_ranks = 1,
+                                    .job = team->job,
+                                    .board = &l->meeting.board};
+  const opipe_device_params device = {.struct_size = (uint32_t)sizeof device, .threads = 1};
+  OPI_TRY(b->device_open(l->backend.self, &device, &l->device, err));
+  OPI_TRY(b->queue_open(l->device, &l->queue, err));
+  OPI_TRY(t->world_open(l->transport.self, &world, &l->world, err));
+  const opipe_endpoint_params endpoint = {.struct_size = (uint32_t)sizeof endpoint,
+                                          .rank = team->rank,
+                                          .backend = b,
+                                          .device = l->device,
+                                          .queue = l->queue,
+                                          .backend_self = l->backend.self,
+                                          .backend_id = l->backend.id,
+                                          .spin_us = SPIN_US};
+  OPI_TRY(t->endpoint_open(l->world, &endpoint, &l->endpoint, err));
+  return open_memory(l, err);
+}
+
+/* Both directions between process 0 and `other`. */
+static opipe_status open_streams(links *l, uint32_t other, opipe_error *err) {
+  const uint32_t own = l->meeting.info.rank, i = own == 0 ? other : 0;
+  for (uint32_t k = 0; k < 2; ++k) {
+    const uint32_t src = k == 0 ? 0 : other, dst = k == 0 ? other : 0;
+    const opipe_stream_params p = {.struct_size = (uint32_t)sizeof p,
+                                   .src_rank = src,
+                                   .dst_rank = dst,
+                                   .src_stage = src,
+                                   .dst_stage = dst,
+                                   .depth = DEPTH,
+                                   .n_bytes = LARGE_BYTES};
+    OPI_TRY(
+        l->transport.table->stream_open(l->endpoint, &p, src == own ? &l->out[i] : &l->in[i], err));
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status await_ready(links *l, opipe_error *err) {
+  const opipe_transport *t = l->transport.table;
+  const struct timespec pause = {.tv_nsec = 50000};
+  const uint64_t start = opi_clock_ns();
+  if (!OPIPE_HAS(t, opipe_transport, endpoint_ready) || t->endpoint_ready == NULL)
+    return OPIPE_OK;
+  for (;;) {
+    const opipe_status status = t->endpoint_ready(l->endpoint, err);
+    if (status != OPIPE_PENDING)
+      return status;
+    OPI_TRY(opi_meeting_check(&l->meeting, err));
+    if (opi_clock_ns() - start > READY_NS) {
+      return opi_fail(err, OPIPE_E_TIMEOUT,
+                      "transport '%s': process %u does not find the others in %llu s",
+                      l->transport.id, l->meeting.info.rank,
+                      (unsigned long long)(READY_NS / UINT64_C(1000000000)));
+    }
+    (void)nanosleep(&pause, NULL);
+  }
+}
+
+static opipe_status open_links(links *l, const char *spec, opipe_error *err) {
+  const uint32_t size = l->meeting.info.size;
+  const opi_plugins *plugins = &l->context->plugins;
+  const char *options = NULL;
+  char id[ID_ROOM];
+  OPI_TRY(opi_transport_split(spec, id, &options, err));
+  OPI_TRY(plugins->transport(plugins->ctx, id, &l->transport, err));
+  OPI_TRY(plugins->backend(plugins->ctx, "cpu", &l->backend, err));
+  OPI_TRY(open_world(l, options, err));
+  for (uint32_t r = 1; r < size; ++r) {
+    if (l->meeting.info.rank == 0 || l->meeting.info.rank == r)
+      OPI_TRY(open_streams(l, r, err));
+  }
+  return OPIPE_OK;
+}
+
+static void close_links(links *l) {
+  const opipe_transport *t = l->transport.table;
+  const opipe_backend *b = l->backend.table;
+  for (uint32_t i = 0; t != NULL && i < l->meeting.info.size; ++i) {
+    t->stream_close(l->out[i]);
+    t->stream_close(l->in[i]);
+  }
+  if (t != NULL) {
+    t->memory_drop(l->received_in);
+    t->memory_drop(l->sent_in);
+  }
+  if (b != NULL) {
+    b->buffer_free(l->received);
+    b->buffer_free(l->sent);
+  }
+  if (l->given != NULL)
+    t->memory_free(l->endpoint, l->given);
+  if (t != NULL) {
+    t->endpoint_close(l->endpoint);
+    t->world_close(l->world);
+  }
+  if (b != NULL) {
+    b->queue_close(l->queue);
+    b->device_close(l->device);
+  }
+}
+
+/* ---- messages ---- */
+
+enum { RESERVE = 0, SEND, RECV, ARRIVED };
+
+static opipe_status try_call(links *l, uint32_t i, int call, uint64_t n_bytes, opipe_error *err) {
+  const opipe_transport *t = l->transport.table;
+  const opipe_region from = {l->sent, 0, n_bytes};
+  const opipe_region to = {l->received, l->in_next[i] % DEPTH * LARGE_BYTES, n_bytes};
+  switch (call) {
+    case RESERVE:
+      return t->reserve(l->out[i], l->out_next[i], err);
+    case SEND:
+      return t->send(l->out[i], l->out_next[i], &from, NULL, NULL, err);
+    case RECV:
+      return t->recv(l->in[i], l->in_next[i], &to, NULL, err);
+    default:
+      return t->test(l->in[i], l->in_next[i], err);
+  }
+}
+
+static opipe_status until_done(links *l, uint32_t i, int call, uint64_t n_bytes, opipe_error *err) {
+  const opipe_transport *t = l->transport.table;
+  for (uint64_t waited = 0; waited < READY_NS;) {
+    const uint32_t seen = t->doorbell(l->endpoint);
+    opipe_status status = try_call(l, i, call, n_bytes, err);
+    if (status != OPIPE_PENDING)
+      return status;
+    status = t->wait(l->endpoint, seen, WAIT_NS, err);
+    if (status == OPIPE_E_TIMEOUT) {
+      waited += WAIT_NS;
+      status = opi_meeting_check(&l->meeting, err);
+    }
+    if (status < 0)
+      return status;
+  }
+  return opi_fail(err, OPIPE_E_TIMEOUT, "process %u hears nothing over transport '%s' for %llu s",
+                  l->meeting.info.rank, l->transport.id,
+                  (unsigned long long)(READY_NS / UINT64_C(1000000000)));
+}
+
+static opipe_status give(links *l, uint32_t i, uint64_t n_bytes, opipe_error *err) {
+  OPI_TRY(until_done(l, i, RESERVE, n_bytes, err));
+  OPI_TRY(until_done(l, i, SEND, n_bytes, err));
+  ++l->out_next[i];
+  return OPIPE_OK;
+}
+
+static opipe_status take(links *l, uint32_t i, opipe_error *err) {
+  OPI_TRY(until_done(l, i, ARRIVED, LARGE_BYTES, err));
+  ++l->in_next[i];
+  return until_done(l, i, RECV, LARGE_BYTES, err); /* one is posted ahead */
+}
+
+static int rising(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Process 0's side: the median time of so many large or small messages, each of which is answered
+ * by a small one. */
+static opipe_status ask(links *l, uint32_t i, uint64_t n_bytes, uint32_t n, double *out_ns,
+                        opipe_error *err) {
+  for (uint32_t k = 0; k < n; ++k) {
+    const uint64_t start = opi_clock_ns();
+    OPI_TRY(give(l, i, n_bytes, err));
+    OPI_TRY(take(l, i, err));
+    l->ns[k] = (double)(opi_clock_ns() - start);
+  }
+  qsort(l->ns, n, sizeof *l->ns, rising);
+  *out_ns = l->ns[n / 2];
+  return OPIPE_OK;
+}
+
+static opipe_status measure(links *l, uint32_t other, opi_between *io_slowest, opipe_error *err) {
+  const bool asks = l->meeting.info.rank == 0;
+  const uint32_t i = asks ? other : 0;
+  double small = 0, large = 0;
+  OPI_TRY(until_done(l, i, RECV, LARGE_BYTES, err));
+  for (uint32_t k = 0; k < ROUNDS + COPIES && !asks; ++k) {
+    OPI_TRY(take(l, i, err));
+    OPI_TRY(give(l, i, SMALL_BYTES, err));
+  }
+  if (!asks)
+    return OPIPE_OK;
+  OPI_TRY(ask(l, i, SMALL_BYTES, ROUNDS, &small, err));
+  OPI_TRY(ask(l, i, LARGE_BYTES, COPIES, &large, err));
+  const double rate = large > small ? LARGE_BYTES / (large - small) : 0;
+  if (small / 2 > io_slowest->latency_ns)
+    io_slowest->latency_ns = small / 2;
+  if (io_slowest->bytes_per_ns == 0 || rate < io_slowest->bytes_per_ns)
+    io_slowest->bytes_per_ns = rate;
+  return OPIPE_OK;
+}
+
+/* Pair by pair: the others sleep meanwhile. The result is left on the board. */
+static opipe_status measure_all(links *l, opi_between *out, opipe_error *err) {
+  const opipe_board *board = &l->meeting.board;
+  uint64_t n_bytes = sizeof *out;
+  OPI_TRY(opi_meeting_agree(&l->meeting, "links are open", await_ready(l, err), err));
+  for (uint32_t r = 1; r < l->meeting.info.size; ++r) {
+    const bool takes_part = l->meeting.info.rank == 0 || l->meeting.info.rank == r;
+    const opipe_status own = takes_part ? measure(l, r, out, err) : OPIPE_OK;
+    OPI_TRY(opi_meeting_agree(&l->meeting, "a link is measured", own, err));
+  }
+  if (l->meeting.info.rank == 0)
+    OPI_TRY(board->post(board->ctx, "links", out, sizeof *out, err));
+  OPI_TRY(opi_meeting_agree(&l->meeting, "links are known", OPIPE_OK, err));
+  return l->meeting.info.rank == 0 ? OPIPE_OK
+                                   : board->look(board->ctx, "links", out, &n_bytes, err);
+}
+
+opipe_status opi_links_measure(opi_context_object *context, opipe_team *team, const char *transport,
+                               opi_between *out, opipe_error *err) {
+  const opipe_allocator *allocator = &context->allocator;
+  links *l = opi_alloc_zero(allocator, 1, sizeof *l);
+  *out = (opi_between){0, 0};
+  if (l == NULL)
+    return opi_fail_nomem(err, sizeof *l, "a measurement");
+  l->context = context;
+  opi_arena arena;
+  opi_entry in;
+  opi_arena_init(&arena, allocator, 0);
+  opipe_status status = opi_handle_enter(team, OPI_HANDLE_TEAM, "cluster_of_machine", &in, err);
+  if (status == OPIPE_OK) {
+    opi_handle_leave(&in);
+    status = opi_meeting_begin(&l->meeting, team, err);
+  }
+  const uint32_t size = status == OPIPE_OK ? l->meeting.info.size : 0;
+  if (size > 1) {
+    l->out = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
+    l->in = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
+    l->out_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
+    l->in_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
+    const bool room = l->out != NULL && l->in != NULL && l->out_next != NULL && l->in_next != NULL;
+    status = room ? open_links(l, transport, err) : opi_fail_nomem(err, size, "links");
+    status = opi_meeting_agree(&l->meeting, "links", status, err);
+    if (status == OPIPE_OK)
+      status = measure_all(l, out, err);
+    if (room)
+      close_links(l);
+  }
+  if (size != 0)
+    opi_meeting_end(&l->meeting);
+  opi_arena_release(&arena);
+  opi_free(allocator, l, sizeof *l);
+  return status;
+}
