@@ -3,7 +3,10 @@
  * small message back and forth with each other process, then large ones. */
 #include "abi/api/machine_links.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { ROUNDS = 2001, COPIES = 9, SMALL_BYTES = 64, LARGE_BYTES = 8 << 20, DEPTH = 2 };
@@ -13,7 +16,10 @@ enum { SPIN_US = 50, ID_ROOM = 64 };
 
 typedef struct links {
   opi_context_object *context;
-  opi_meeting meeting;
+  opi_team *team;
+  opipe_team_info info;
+  opipe_board board; /* the team's, with keys of this measurement */
+  uint32_t number;   /* of process 0's measurements: the same in all */
   opi_backend_ref backend;
   opi_transport_ref transport;
   opipe_device *device;
@@ -27,6 +33,56 @@ typedef struct links {
   uint64_t *out_next, *in_next; /* numbers of the next messages */
   double ns[ROUNDS];
 } links;
+
+/* ---- the team ---- */
+
+static opipe_status post(void *ctx, const char *key, const void *bytes, uint64_t n_bytes,
+                         opipe_error *err) {
+  const links *l = ctx;
+  char whole[2 * OPIPE_BOARD_KEY];
+  (void)snprintf(whole, sizeof whole, "links %u/%.*s", l->number, OPIPE_BOARD_KEY, key);
+  return opi_team_post(l->team, whole, bytes, n_bytes, err);
+}
+
+static opipe_status look(void *ctx, const char *key, void *out, uint64_t *io_bytes,
+                         opipe_error *err) {
+  const links *l = ctx;
+  char whole[2 * OPIPE_BOARD_KEY];
+  (void)snprintf(whole, sizeof whole, "links %u/%.*s", l->number, OPIPE_BOARD_KEY, key);
+  return opi_team_look(l->team, whole, out, io_bytes, err);
+}
+
+/* One answer for all: the first refusal, or OK. */
+static opipe_status agree(links *l, const char *name, opipe_status own, opipe_error *err) {
+  const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
+  const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
+                                    .name = name,
+                                    .timeout_ns = UINT64_MAX,
+                                    .reason = why.message,
+                                    .refused = own < 0 ? own : OPIPE_OK};
+  return opi_team_gather(l->team, &call, err);
+}
+
+static opipe_status take_number(void *ctx, uint32_t process, const void *data, uint64_t n) {
+  links *l = ctx;
+  if (process == 0 && n == sizeof l->number)
+    memcpy(&l->number, data, sizeof l->number);
+  return OPIPE_OK;
+}
+
+/* All processes take process 0's count. */
+static opipe_status number_it(links *l, opipe_error *err) {
+  static atomic_uint n_measured;
+  const uint32_t own = atomic_fetch_add(&n_measured, 1);
+  const opipe_gather_params call = {.struct_size = (uint32_t)sizeof call,
+                                    .name = "links",
+                                    .timeout_ns = UINT64_MAX,
+                                    .data = &own,
+                                    .n_bytes = sizeof own,
+                                    .part = take_number,
+                                    .part_ctx = l};
+  return opi_team_gather(l->team, &call, err);
+}
 
 /* ---- opening ---- */
 
@@ -55,14 +111,14 @@ static opipe_status open_memory(links *l, opipe_error *err) {
 static opipe_status open_world(links *l, const char *options, opipe_error *err) {
   const opipe_backend *b = l->backend.table;
   const opipe_transport *t = l->transport.table;
-  const opipe_team_info *team = &l->meeting.info;
+  const opipe_team_info *team = &l->info;
   const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
                                     .n_ranks = team->size,
                                     .options = options,
                                     .local_ranks = &team->rank,
                                     .n_local_ranks = 1,
                                     .job = team->job,
-                                    .board = &l->meeting.board};
+                                    .board = &l->board};
   const opipe_device_params device = {.struct_size = (uint32_t)sizeof device, .threads = 1};
   OPI_TRY(b->device_open(l->backend.self, &device, &l->device, err));
   OPI_TRY(b->queue_open(l->device, &l->queue, err));
@@ -81,7 +137,7 @@ static opipe_status open_world(links *l, const char *options, opipe_error *err) 
 
 /* Both directions between process 0 and `other`. */
 static opipe_status open_streams(links *l, uint32_t other, opipe_error *err) {
-  const uint32_t own = l->meeting.info.rank, i = own == 0 ? other : 0;
+  const uint32_t own = l->info.rank, i = own == 0 ? other : 0;
   for (uint32_t k = 0; k < 2; ++k) {
     const uint32_t src = k == 0 ? 0 : other, dst = k == 0 ? other : 0;
     const opipe_stream_params p = {.struct_size = (uint32_t)sizeof p,
@@ -107,19 +163,18 @@ static opipe_status await_ready(links *l, opipe_error *err) {
     const opipe_status status = t->endpoint_ready(l->endpoint, err);
     if (status != OPIPE_PENDING)
       return status;
-    OPI_TRY(opi_meeting_check(&l->meeting, err));
+    OPI_TRY(opi_team_check(l->team, err));
     if (opi_clock_ns() - start > READY_NS) {
-      return opi_fail(err, OPIPE_E_TIMEOUT,
-                      "transport '%s': process %u does not find the others in %llu s",
-                      l->transport.id, l->meeting.info.rank,
-                      (unsigned long long)(READY_NS / UINT64_C(1000000000)));
+      return opi_fail(
+          err, OPIPE_E_TIMEOUT, "transport '%s': process %u does not find the others in %llu s",
+          l->transport.id, l->info.rank, (unsigned long long)(READY_NS / UINT64_C(1000000000)));
     }
     (void)nanosleep(&pause, NULL);
   }
 }
 
 static opipe_status open_links(links *l, const char *spec, opipe_error *err) {
-  const uint32_t size = l->meeting.info.size;
+  const uint32_t size = l->info.size;
   const opi_plugins *plugins = &l->context->plugins;
   const char *options = NULL;
   char id[ID_ROOM];
@@ -128,7 +183,7 @@ static opipe_status open_links(links *l, const char *spec, opipe_error *err) {
   OPI_TRY(plugins->backend(plugins->ctx, "cpu", &l->backend, err));
   OPI_TRY(open_world(l, options, err));
   for (uint32_t r = 1; r < size; ++r) {
-    if (l->meeting.info.rank == 0 || l->meeting.info.rank == r)
+    if (l->info.rank == 0 || l->info.rank == r)
       OPI_TRY(open_streams(l, r, err));
   }
   return OPIPE_OK;
@@ -137,7 +192,7 @@ static opipe_status open_links(links *l, const char *spec, opipe_error *err) {
 static void close_links(links *l) {
   const opipe_transport *t = l->transport.table;
   const opipe_backend *b = l->backend.table;
-  for (uint32_t i = 0; t != NULL && i < l->meeting.info.size; ++i) {
+  for (uint32_t i = 0; t != NULL && i < l->info.size; ++i) {
     t->stream_close(l->out[i]);
     t->stream_close(l->in[i]);
   }
@@ -191,13 +246,13 @@ static opipe_status until_done(links *l, uint32_t i, int call, uint64_t n_bytes,
     status = t->wait(l->endpoint, seen, WAIT_NS, err);
     if (status == OPIPE_E_TIMEOUT) {
       waited += WAIT_NS;
-      status = opi_meeting_check(&l->meeting, err);
+      status = opi_team_check(l->team, err);
     }
     if (status < 0)
       return status;
   }
   return opi_fail(err, OPIPE_E_TIMEOUT, "process %u hears nothing over transport '%s' for %llu s",
-                  l->meeting.info.rank, l->transport.id,
+                  l->info.rank, l->transport.id,
                   (unsigned long long)(READY_NS / UINT64_C(1000000000)));
 }
 
@@ -235,7 +290,7 @@ static opipe_status ask(links *l, uint32_t i, uint64_t n_bytes, uint32_t n, doub
 }
 
 static opipe_status measure(links *l, uint32_t other, opi_between *io_slowest, opipe_error *err) {
-  const bool asks = l->meeting.info.rank == 0;
+  const bool asks = l->info.rank == 0;
   const uint32_t i = asks ? other : 0;
   double small = 0, large = 0;
   OPI_TRY(until_done(l, i, RECV, LARGE_BYTES, err));
@@ -257,48 +312,63 @@ static opipe_status measure(links *l, uint32_t other, opi_between *io_slowest, o
 
 /* Pair by pair: the others sleep meanwhile. The result is left on the board. */
 static opipe_status measure_all(links *l, opi_between *out, opipe_error *err) {
-  const opipe_board *board = &l->meeting.board;
+  const opipe_board *board = &l->board;
   uint64_t n_bytes = sizeof *out;
-  OPI_TRY(opi_meeting_agree(&l->meeting, "links are open", await_ready(l, err), err));
-  for (uint32_t r = 1; r < l->meeting.info.size; ++r) {
-    const bool takes_part = l->meeting.info.rank == 0 || l->meeting.info.rank == r;
+  OPI_TRY(agree(l, "links are open", await_ready(l, err), err));
+  for (uint32_t r = 1; r < l->info.size; ++r) {
+    const bool takes_part = l->info.rank == 0 || l->info.rank == r;
     const opipe_status own = takes_part ? measure(l, r, out, err) : OPIPE_OK;
-    OPI_TRY(opi_meeting_agree(&l->meeting, "a link is measured", own, err));
+    OPI_TRY(agree(l, "a link is measured", own, err));
   }
-  if (l->meeting.info.rank == 0)
+  if (l->info.rank == 0)
     OPI_TRY(board->post(board->ctx, "links", out, sizeof *out, err));
-  OPI_TRY(opi_meeting_agree(&l->meeting, "links are known", OPIPE_OK, err));
-  return l->meeting.info.rank == 0 ? OPIPE_OK
-                                   : board->look(board->ctx, "links", out, &n_bytes, err);
+  OPI_TRY(agree(l, "links are known", OPIPE_OK, err));
+  return l->info.rank == 0 ? OPIPE_OK : board->look(board->ctx, "links", out, &n_bytes, err);
+}
+
+static opipe_status measure_team(links *l, const char *transport, opi_between *out,
+                                 opipe_error *err) {
+  const uint32_t size = l->info.size;
+  opi_arena arena;
+  opi_arena_init(&arena, &l->context->allocator, 0);
+  l->out = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
+  l->in = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
+  l->out_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
+  l->in_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
+  const bool room = l->out != NULL && l->in != NULL && l->out_next != NULL && l->in_next != NULL;
+  opipe_status status = number_it(l, err);
+  if (status == OPIPE_OK) {
+    status = room ? open_links(l, transport, err) : opi_fail_nomem(err, size, "links");
+    status = agree(l, "links are made", status, err);
+  }
+  if (status == OPIPE_OK)
+    status = measure_all(l, out, err);
+  if (room)
+    close_links(l);
+  opi_arena_release(&arena);
+  return status;
 }
 
 opipe_status opi_links_measure(opi_context_object *context, opipe_team *team, const char *transport,
                                opi_between *out, opipe_error *err) {
-  const opipe_allocator *allocator = &context->allocator;
-  links *l = opi_alloc_zero(allocator, 1, sizeof *l);
+  opi_entry in;
   *out = (opi_between){0, 0};
-  if (l == NULL)
-    return opi_fail_nomem(err, sizeof *l, "a measurement");
-  l->context = context;
-  opi_arena arena;
-  opi_arena_init(&arena, allocator, 0);
-  opipe_status status = opi_meeting_join(&l->meeting, team, "links", "cluster_of_machine", err);
-  const uint32_t size = status == OPIPE_OK ? l->meeting.info.size : 0;
-  if (size > 1) {
-    l->out = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
-    l->in = OPI_ARENA_ARRAY(&arena, opipe_stream *, size);
-    l->out_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
-    l->in_next = OPI_ARENA_ARRAY(&arena, uint64_t, size);
-    const bool room = l->out != NULL && l->in != NULL && l->out_next != NULL && l->in_next != NULL;
-    status = room ? open_links(l, transport, err) : opi_fail_nomem(err, size, "links");
-    status = opi_meeting_agree(&l->meeting, "links", status, err);
-    if (status == OPIPE_OK)
-      status = measure_all(l, out, err);
-    if (room)
-      close_links(l);
+  OPI_TRY(opi_handle_enter(team, OPI_HANDLE_TEAM, "cluster_of_machine", &in, err));
+  const opi_team_object *object = in.object;
+  opipe_status status = OPIPE_OK;
+  links *l = opi_alloc_zero(&context->allocator, 1, sizeof *l);
+  if (l == NULL) {
+    status = opi_fail_nomem(err, sizeof *l, "a measurement");
+  } else {
+    l->context = context;
+    l->team = object->team;
+    l->info.struct_size = (uint32_t)sizeof l->info;
+    opi_team_info(l->team, &l->info);
+    l->board = (opipe_board){(uint32_t)sizeof l->board, 0, l, post, look};
+    if (l->info.size > 1)
+      status = measure_team(l, transport, out, err);
+    opi_free(&context->allocator, l, sizeof *l);
   }
-  opi_meeting_end(&l->meeting);
-  opi_arena_release(&arena);
-  opi_free(allocator, l, sizeof *l);
+  opi_handle_leave(&in);
   return status;
 }
