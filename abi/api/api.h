@@ -400,10 +400,6 @@ opipe_status opi_api_plans_compare(opi_context_object *context, const void *a, u
 /* session_team.c */
 opipe_status opi_meeting_begin(opi_session_object *session, const opipe_session_params *params,
                                opipe_error *err);
-/* Takes the team and a lane of its own: the number of those of this text on the team counts.
- * caller: in messages. */
-opipe_status opi_meeting_join(opi_meeting *meeting, opipe_team *team, const char *text,
-                              const char *caller, opipe_error *err);
 /* Waits until all processes close the session, whose ranks work on meanwhile, or one is gone. A
  * session that has failed does not wait. */
 void opi_meeting_part(opi_session_object *session);

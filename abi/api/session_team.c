@@ -72,11 +72,10 @@ static opipe_status number_of(opi_team_object *team, const char *text, uint32_t 
   return name != NULL ? OPIPE_OK : opi_fail_nomem(err, sizeof *name, "the name of a session");
 }
 
-opipe_status opi_meeting_join(opi_meeting *m, opipe_team *team, const char *text,
-                              const char *caller, opipe_error *err) {
+static opipe_status join(opi_meeting *m, opipe_team *team, const char *text, opipe_error *err) {
   uint32_t number = 0;
   opi_entry in;
-  OPI_TRY(opi_handle_enter(team, OPI_HANDLE_TEAM, caller, &in, err));
+  OPI_TRY(opi_handle_enter(team, OPI_HANDLE_TEAM, "session_open", &in, err));
   m->team = in.object;
   opi_ref(&m->team->refs);
   opi_handle_leave(&in);
@@ -98,7 +97,7 @@ opipe_status opi_meeting_begin(opi_session_object *s, const opipe_session_params
   (void)snprintf(text, sizeof text, "%s", params->name == NULL ? "" : params->name);
   if (params->name == NULL)
     (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, print[0], print[1]);
-  return opi_meeting_join(&s->meeting, params->team, text, "session_open", err);
+  return join(&s->meeting, params->team, text, err);
 }
 
 void opi_meeting_part(opi_session_object *s) {
