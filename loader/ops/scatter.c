@@ -275,9 +275,10 @@ static opipe_status infer_append(opi_builder *b, const opi_node *node, opipe_err
   OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
   bool fits = past->rank == 4 && fresh->rank == 4 && fresh->dtype == past->dtype && at->rank == 1 &&
               at->shape[0] == past->shape[0];
-  for (uint32_t d = 0; fits && d < 4; ++d)
+  for (uint32_t d = 0; fits && d < 4; ++d) {
     fits = d == 2 ? past->shape[d] <= rows && fresh->shape[d] <= rows
                   : past->shape[d] == fresh->shape[d];
+  }
   if (!fits) {
     char of[80], has[80];
     return opi_node_fail(

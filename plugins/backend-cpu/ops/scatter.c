@@ -339,9 +339,10 @@ static opipe_status prepare_append(cpu_prep *p) {
   bool fits = past->rank == 4 && fresh->rank == 4 && fresh->dtype == past->dtype &&
               (before->dtype == OPIPE_INT64 || before->dtype == OPIPE_INT32) &&
               cpu_elems(before) == (uint64_t)past->shape[0];
-  for (uint32_t d = 0; fits && d < 4; ++d)
+  for (uint32_t d = 0; fits && d < 4; ++d) {
     fits = d == 2 ? past->shape[d] <= plan->rows && fresh->shape[d] <= plan->rows
                   : past->shape[d] == fresh->shape[d];
+  }
   if (!fits)
     return cpu_invalid(p, "past and new rows do not make %lld rows", (long long)plan->rows);
   plan->batch = past->shape[0];
