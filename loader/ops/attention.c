@@ -2,10 +2,12 @@
 /* Attention (opset 23 to 25) and RotaryEmbedding (23).
  *
  * Canonical: the form of opset 24 with every attribute written out (also the head counts of 4-D
- * inputs). Semantics are those of release 1.23, which corrected them in place: softcap before the
- * mask; causal by position counted from the start of the past. Windows, and causality beside
- * nonpad_kv_seqlen, become a mask (attention_mask.c). The batch and the heads may be split; the
- * token axis is not carried (a later key may matter to an earlier row's stage).
+ * inputs; left_window_size only where it bounds what is seen). Semantics are those of release 1.23,
+ * which corrected them in place: softcap before the mask; causal by position counted from the start
+ * of the past. Windows, and causality beside nonpad_kv_seqlen, become a mask (attention_mask.c),
+ * except causality over lengths, with or without a window, where devices attend to lengths
+ * (builder.h: appends). The batch and the heads may be split; the token axis is not carried (a
+ * later key may matter to an earlier row's stage).
  */
 #include "loader/ops/attention.h"
 
@@ -28,6 +30,8 @@ opipe_status opi_attention_emit(opi_builder *b, const opi_attention *how, const 
   opi_attrs_float(&attrs, "softcap", how->softcap);
   opi_attrs_int(&attrs, "qk_matmul_output_mode", how->qk_mode);
   opi_attrs_int(&attrs, "softmax_precision", how->precision);
+  if (how->window > 0)
+    opi_attrs_int(&attrs, "left_window_size", how->window - 1);
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o) {
     if ((want >> o & 1u) != 0)
       n_out = o + 1;
@@ -51,6 +55,7 @@ opi_attention opi_attention_of(const opi_node *node) {
                          .scale = opi_attr_float(node, "scale", 1.0),
                          .softcap = opi_attr_float(node, "softcap", 0.0),
                          .causal = opi_attr_int(node, "is_causal", 0) != 0,
+                         .window = opi_attr_int(node, "left_window_size", -1) + 1,
                          .qk_mode = opi_attr_int(node, "qk_matmul_output_mode", 0),
                          .precision = opi_attr_int(node, "softmax_precision", OPIPE_FLOAT)};
 }
@@ -268,8 +273,12 @@ static opipe_status attention_lift(opi_builder *b, const opi_node *node, opipe_e
                                        e.past,
                                        opi_attr_int(node, "left_window_size", -1),
                                        opi_attr_int(node, "right_window_size", -1)};
-  OPI_TRY(
-      opi_attention_places(b, &places, &in[OPI_ATT_MASK], in[OPI_ATT_SEQLEN], &how.causal, err));
+  if (b->appends && in[OPI_ATT_SEQLEN] != OPIPE_NONE && how.causal) {
+    how.window = places.left + 1;
+  } else {
+    OPI_TRY(
+        opi_attention_places(b, &places, &in[OPI_ATT_MASK], in[OPI_ATT_SEQLEN], &how.causal, err));
+  }
   for (uint32_t o = 0; o < OPI_ATT_OUTPUTS; ++o)
     want |= opi_wants(node, o) ? 1u << o : 0u;
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));

@@ -31,7 +31,8 @@ typedef struct opi_attention {
   int64_t q_heads, kv_heads;
   double scale;   /* factor of q.k */
   double softcap; /* 0: none */
-  bool causal;
+  bool causal;    /* beside nonpad_kv_seqlen from the end of each sequence's keys */
+  int64_t window; /* > 0, beside nonpad_kv_seqlen: keys that a row sees, its own the last; 0: all */
   int64_t qk_mode;
   int64_t precision; /* OPIPE_FLOAT or OPIPE_DOUBLE */
 } opi_attention;

@@ -72,8 +72,9 @@ struct opi_builder {
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
   uint32_t noise_bits, noise_pattern; /* passes/fuse_noise.c; 0 bits: none */
-  struct opi_map *names;              /* value names in use */
-  struct opi_map *next_names;         /* next number for each stem of generated names */
+  bool appends; /* devices have opipe.Append, and Attention that is causal beside lengths */
+  struct opi_map *names;      /* value names in use */
+  struct opi_map *next_names; /* next number for each stem of generated names */
   /* -- the rest is private to the builder and loader/passes -- */
   bool keep_parameters; /* do not fold nodes that read a float parameter of more than one element */
   const char *const *keep; /* [n_keep] names of one-element parameters */

@@ -6,13 +6,14 @@
  * total_sequence_length, cos?, sin?, position_ids?, attention_bias?. Outputs: output, present_key?,
  * present_value?. A prompt (total = S) is plain causal attention. Later, sequence b has past[b] =
  * seqlens_k[b] + 1 - S keys; when those numbers are known and equal to the cache's length the new
- * keys simply follow, otherwise every sequence's keys are gathered to where they belong and a mask
- * says which count. A cache that holds a window of the keys alone is read row by row, with the
- * positions of its rows (contrib_gqa_window.c). With causal 0 all rows of a sequence see its
- * seqlens_k[b] + 1 keys. Such a number must lie in S - 1 .. total_sequence_length - 1: known ones
- * are checked here, others by the run. Nothing is indexed by a prompt's (0 .. S - 1). Rows of a
- * prompt beyond a sequence's own length are padding: what they give is not specified (ONNX Runtime
- * hides later padding keys from them, here causality alone decides).
+ * keys simply follow, otherwise opipe.Append writes every sequence's keys to where they belong and
+ * the attention is told their numbers; devices without these (builder.h) gather the keys and mask.
+ * A cache that holds a window of the keys alone is read row by row, with the positions of its rows
+ * (contrib_gqa_window.c). With causal 0 all rows of a sequence see its seqlens_k[b] + 1 keys. Such
+ * a number must lie in S - 1 .. total_sequence_length - 1: known ones are checked here, others by
+ * the run. Nothing is indexed by a prompt's (0 .. S - 1). Rows of a prompt beyond a sequence's own
+ * length are padding: what they give is not specified (ONNX Runtime hides later padding keys from
+ * them, here causality alone decides).
  */
 #include <math.h>
 
@@ -281,7 +282,29 @@ static opipe_status slide(opi_builder *b, const opi_node *node, const opi_gqa *g
   return OPIPE_OK;
 }
 
-/* present_key and present_value [B, K, max(cache, total), H] in qkv[1], qkv[2]. */
+/* present_key and present_value [B, K, max(cache, total), H] in in[1], in[2]; the keys of each
+ * sequence, its new ones included, in in[OPI_ATT_SEQLEN]. */
+static opipe_status append(opi_builder *b, const opi_node *node, const opi_gqa *g, uint32_t *in,
+                           opipe_error *err) {
+  uint32_t before, n;
+  opi_attrs attrs = {.n = 0};
+  opi_attrs_int(&attrs, "axis", 2);
+  opi_attrs_int(&attrs, "rows", g->cache > g->total ? g->cache : g->total);
+  OPI_TRY(opi_k_const(n = opi_b_const_scalar(b, OPIPE_INT64, (double)g->length), err));
+  OPI_TRY(opi_k_reshape(b, g->past, &g->batch, 1, &before, err));
+  OPI_TRY(opi_b_op2(b, "Add", before, n, &in[OPI_ATT_SEQLEN], err));
+  for (uint32_t i = 1; i < 3; ++i) {
+    uint32_t all[3] = {node->in[OPI_GQA_PAST_K + i - 1], OPIPE_NONE, before};
+    OPI_TRY(opi_gqa_by_head(b, g, in[i], &all[1], err));
+    OPI_TRY(opi_k_node(b, "Append", "opipe", 1, all, 3, 1, &attrs, &in[i], err));
+    if (opi_wants(node, i))
+      OPI_TRY(opi_b_result(b, node, i, in[i], err));
+  }
+  return OPIPE_OK;
+}
+
+/* The same by canonical operators of the standard, for devices without Append, cut to total rows.
+ */
 static opipe_status gather_present(opi_builder *b, const opi_node *node, const opi_gqa *g,
                                    uint32_t *qkv, opipe_error *err) {
   const int64_t rows = g->cache > g->total ? g->cache : g->total;
@@ -344,14 +367,16 @@ static opipe_status length_mask(opi_builder *b, const opi_node *node, const opi_
   return opi_b_op2(b, "LessOrEqual", key, last, out, err);
 }
 
-/* Mask and bias in one; out OPIPE_NONE: none. */
+/* Mask and bias in one; out OPIPE_NONE: none. lengths: the attention knows each sequence's. */
 static opipe_status make_mask(opi_builder *b, const opi_node *node, const opi_gqa *g, bool ragged,
-                              bool *out_causal, uint32_t *out, opipe_error *err) {
+                              bool lengths, bool *out_causal, uint32_t *out, opipe_error *err) {
   const int64_t full[4] = {g->batch, g->heads, g->length, g->total};
   uint32_t zero, low, mask = OPIPE_NONE;
   const bool biased = opi_node_in(node, OPI_GQA_BIAS) != OPIPE_NONE;
-  *out_causal = g->causal && !ragged && g->window < 0;
-  if (!g->causal)
+  *out_causal = g->causal && (lengths || (!ragged && g->window < 0));
+  if (lengths)
+    mask = OPIPE_NONE;
+  else if (!g->causal)
     OPI_TRY(length_mask(b, node, g, &mask, err));
   else if (ragged)
     OPI_TRY(ragged_mask(b, g, &mask, err));
@@ -389,6 +414,7 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const opi_gqa *
   static const int64_t perm[4] = {0, 2, 1, 3};
   const double scale = opi_attr_float(node, "scale", 0.0);
   const bool ragged = !g->prompt && !g->aligned;
+  const bool appends = ragged && b->appends && !g->slides;
   uint32_t in[OPI_ATT_INPUTS], out[OPI_ATT_OUTPUTS], want = 1, y;
   opi_attention how = {.q_heads = g->heads,
                        .kv_heads = g->kv_heads,
@@ -399,7 +425,8 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const opi_gqa *
     in[i] = i < 3 ? qkv[i] : OPIPE_NONE;
   if (ragged) {
     const int64_t shape[4] = {g->batch, g->length, g->heads, g->head};
-    OPI_TRY(gather_present(b, node, g, in, err));
+    OPI_TRY(appends ? append(b, node, g, in, err) : gather_present(b, node, g, in, err));
+    how.window = appends ? g->window + 1 : 0;
     OPI_TRY(opi_k_reshape(b, qkv[0], shape, 4, &in[0], err));
     OPI_TRY(opi_k_transpose(b, in[0], perm, 4, &in[0], err));
   } else {
@@ -408,7 +435,7 @@ static opipe_status attend(opi_builder *b, const opi_node *node, const opi_gqa *
     for (uint32_t o = 1; o < 3 && !g->slides; ++o)
       want |= opi_wants(node, o) ? 1u << o : 0u;
   }
-  OPI_TRY(make_mask(b, node, g, ragged, &how.causal, &in[OPI_ATT_MASK], err));
+  OPI_TRY(make_mask(b, node, g, ragged, appends, &how.causal, &in[OPI_ATT_MASK], err));
   OPI_TRY(opi_attention_emit(b, &how, in, want, OPI_PATTERN_NONE, out, err));
   if (!ragged) {
     OPI_TRY(g->slides ? slide(b, node, g, qkv, err) : keep_cache_tail(b, node, g, out, err));

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing by index: ScatterElements (and its old name Scatter), ScatterND, TensorScatter.
+/* Writing by index: ScatterElements (and its old name Scatter), ScatterND, TensorScatter, Append.
  *
  * Canonical forms: ScatterElements(data, indices, updates) with attributes axis >= 0 and reduction;
  * ScatterND(data, indices, updates) with attribute reduction. reduction: none add mul max min.
  * Where indices repeat, updates are applied in row-major order.
  * TensorScatter(past, update, write_indices?) with attributes axis > 0 and mode linear or circular:
  * a cache with one row's updates from that row's own place on.
+ * opipe.Append(past [B, H, C, D], fresh [B, H, S, D], before [B]) with attributes axis 2 and rows:
+ * [B, H, rows, D], a sequence's before[b] first rows of the past, then its fresh ones; behind them
+ * the rest of the past if rows is C, else zeros.
  */
 #include "loader/ops/common.h"
 #include "loader/ops/gradients.h"
@@ -245,6 +248,50 @@ static opipe_status infer_tensor(opi_builder *b, const opi_node *node, opipe_err
   return opi_infer_same(b, node, err);
 }
 
+/* -- Append -- */
+
+/* Lengths that are known are possible. */
+static opipe_status check_before(const opi_builder *b, const opi_node *node, const opi_value *at,
+                                 int64_t most, opipe_error *err) {
+  for (uint64_t i = 0; at->data != NULL && i < opi_elems(at); ++i) {
+    const int64_t n = opi_index_at(at, i);
+    if (n < 0 || n > most) {
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID,
+                           "sequence %" PRIu64 " has %" PRId64
+                           " rows before the new ones, 0 to "
+                           "%" PRId64 " are possible",
+                           i, n, most);
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status infer_append(opi_builder *b, const opi_node *node, opipe_error *err) {
+  const opi_value *past = NULL, *fresh = NULL, *at = NULL;
+  const int64_t rows = opi_attr_int(node, "rows", 0);
+  OPI_TRY(opi_in(b, node, IN_PAST, &past, err));
+  OPI_TRY(opi_in(b, node, IN_UPDATE, &fresh, err));
+  OPI_TRY(opi_in(b, node, IN_WHERE, &at, err));
+  OPI_TRY(opi_check_type(b, node, at, OPI_TYPES_INDEX, err));
+  bool fits = past->rank == 4 && fresh->rank == 4 && fresh->dtype == past->dtype && at->rank == 1 &&
+              at->shape[0] == past->shape[0];
+  for (uint32_t d = 0; fits && d < 4; ++d) {
+    fits = d == 2 ? past->shape[d] <= rows && fresh->shape[d] <= rows
+                  : past->shape[d] == fresh->shape[d];
+  }
+  if (!fits) {
+    char of[80], has[80];
+    return opi_node_fail(
+        b, node, err, OPIPE_E_INVALID, "past %s and new rows %s do not make %" PRId64 " rows",
+        opi_shape_text(of, sizeof(of), past->shape, (uint32_t)past->rank),
+        opi_shape_text(has, sizeof(has), fresh->shape, (uint32_t)fresh->rank), rows);
+  }
+  const int64_t room = rows - fresh->shape[2];
+  const int64_t shape[4] = {past->shape[0], past->shape[1], rows, past->shape[3]};
+  OPI_TRY(check_before(b, node, at, past->shape[2] < room ? past->shape[2] : room, err));
+  return opi_b_set(b, node, 0, past->dtype, shape, 4, err);
+}
+
 /* Rows and all dimensions but the one that is written; places go with the rows. */
 static opipe_status carry_tensor(const opi_graph *graph, const opi_node *node, const opi_carry *in,
                                  opi_carry *out, opipe_error *err) {
@@ -300,6 +347,8 @@ static const opi_op ops[] = {
      .lift = lift_tensor, .infer = infer_tensor, .work = opi_work_move, .carry = carry_tensor,
      .gradient = opi_gradient_tensor_scatter, .stops_gradient = 0x4,
      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, STARTS, PLAIN)},
+    {OPI_OP("Append", "opipe", 1, 1, 3, 3, 1, 1), .infer = infer_append, .work = opi_work_move,
+     .carry = carry_tensor, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
 };
 extern const opi_op_family opi_ops_scatter;
 const opi_op_family opi_ops_scatter = {ops, OPI_COUNT(ops)};

@@ -416,6 +416,8 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.dropout_ratio = options->dropout_ratio;
   bd->builder.noise_bits = options->flags >> 8 & 31u;
   bd->builder.noise_pattern = options->flags >> 13 & 7u;
+  bd->builder.appends =
+      (options->flags & (OPI_BIND_NO_FUSE | OPI_BIND_KEEP_PARAMETERS | OPI_BIND_NO_APPEND)) == 0;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;
   bd->builder.keep = options->keep;
   bd->builder.n_keep = bd->builder.keep_parameters ? options->n_keep : 0;

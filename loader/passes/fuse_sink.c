@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codes are moved instead of the numbers that they stand for.
+/* Less is moved: codes instead of the numbers that they stand for, and rows that are picked instead
+ * of the whole table.
  *
  *   move(DequantizeLinear(x))              becomes DequantizeLinear(move(x)): views, parts,
  *                                          transpositions, rows that are picked, and largest
  *                                          elements of windows
  *   Concat of several with equal scales    the same
  *   QuantizeLinear(DequantizeLinear(x))    of equal scales becomes x
+ *   Gather(Transpose(x), i)                becomes Transpose(Gather(x, i)) where it picks less than
+ *                                          the table has: embeddings tied to a product's weights
  *
  * One scale for the whole tensor, which is not known before the run (weights stay where they are
  * read). Numbers and codes are the same, bit for bit. Not in training: gradients flow through the
@@ -106,6 +109,36 @@ static void drop_pair(opi_fuse *f, const opi_node *node) {
   opi_f_forward(f, y, unpack->in[0]);
 }
 
+/* Rows of a transposed table: picked first. */
+static opipe_status pick_first(opi_fuse *f, uint32_t n, opipe_error *err) {
+  const opi_node node = *opi_f_node(f, n), *turn = opi_f_made(f, node.in[0], "Transpose");
+  const int64_t axis = opi_attr_int(&node, "axis", 0);
+  int64_t order[OPIPE_MAX_RANK];
+  uint32_t rank = 0, in[2], y, n_out = 0;
+  if (turn == NULL || !inner(f, node.in[0]) ||
+      opi_k_elems(opi_f_value(f, node.out[0])) >= opi_k_elems(opi_f_value(f, node.in[0])))
+    return OPIPE_OK;
+  const int64_t *perm = opi_attr_ints(turn, "perm", &rank);
+  const int64_t indices = opi_f_value(f, node.in[1])->rank;
+  opi_attrs attrs = {.n = 0};
+  opi_attrs_int(&attrs, "axis", perm[axis]);
+  for (uint32_t d = 0; d < rank; ++d) { /* axes behind the picked one make room for the indices' */
+    if (d == (uint32_t)axis) {
+      for (int64_t i = 0; i < indices; ++i)
+        order[n_out++] = perm[axis] + i;
+    } else {
+      order[n_out++] = perm[d] < perm[axis] ? perm[d] : perm[d] + indices - 1;
+    }
+  }
+  in[0] = turn->in[0];
+  in[1] = node.in[1];
+  OPI_TRY(opi_k_one(f->b, "Gather", 0, in, 2, &attrs, &y, err));
+  OPI_TRY(opi_k_transpose(f->b, y, order, n_out, &y, err));
+  return opi_f_value(f, y)->producer == OPIPE_NONE
+             ? OPIPE_OK
+             : opi_f_replace(f, node.out[0], y, OPI_PATTERN_NONE, err);
+}
+
 opipe_status opi_fuse_sink(opi_fuse *f, uint32_t n, opipe_error *err) {
   const opi_node *node = opi_f_node(f, n);
   if (f->b->keep_parameters || node->n_in == 0 || node->n_in > MOST_MOVED ||
@@ -117,6 +150,8 @@ opipe_status opi_fuse_sink(opi_fuse *f, uint32_t n, opipe_error *err) {
   }
   if (opi_f_is(node, "Concat"))
     return sink_concat(f, n, err);
+  if (opi_f_is(node, "Gather") && opi_f_made(f, node->in[0], "Transpose") != NULL)
+    return pick_first(f, n, err);
   const opi_node *unpack = moves(node) ? unpacked(f, node->in[0]) : NULL;
   return unpack == NULL ? OPIPE_OK : move_codes(f, n, unpack, &unpack->in[0], 1, err);
 }

@@ -60,6 +60,8 @@ enum {
   OPI_BIND_KEEP_PARAMETERS = 4u, /* training: no float initializer of more than one element is
                                     folded, and half types become float32 (widen.c) */
   OPI_BIND_KEEP_TYPES = 8u,      /* keep half types nevertheless */
+  OPI_BIND_NO_APPEND = 0x10000u, /* no opipe.Append, and masks where Attention is causal beside
+                                    lengths; also with NO_FUSE and KEEP_PARAMETERS */
   OPI_BIND_NOISE = 0xff00u /* bits 8 to 12: noise of 2^-n before every rounding to few bits, 0:
                               none; 13 to 15: its pattern (fuse_noise.c) */
 };

@@ -73,6 +73,15 @@ static opipe_status keep_named(const opi_decision *plan, opi_arena *scratch,
   return OPIPE_OK;
 }
 
+/* Devices with host memory append to caches and attend to lengths (abi/guide/operators.md); for
+ * plans with others, caches are gathered and keys are masked. */
+static uint32_t flags_of(const opi_decision *plan) {
+  bool append = true;
+  for (uint32_t r = 0; r < plan->n_ranks && plan->devices != NULL; ++r)
+    append = append && (plan->devices[r].flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
+  return plan->binding.bind_flags | (append ? 0 : OPI_BIND_NO_APPEND);
+}
+
 /* The options for the plan's micro-batch of `rows` rows. */
 static opipe_status bind_options(const opi_decision *plan, const opi_bind_options *base,
                                  int64_t rows, opi_arena *scratch, opi_bind_options *out_options,
@@ -86,7 +95,7 @@ static opipe_status bind_options(const opi_decision *plan, const opi_bind_option
   options.n_pins = plan->binding.n_pins;
   options.barriers = plan->binding.barriers;
   options.n_barriers = plan->binding.n_barriers;
-  options.flags = plan->binding.bind_flags;
+  options.flags = flags_of(plan);
   options.dropout = plan->binding.dropout;
   options.dropout_ratio = plan->binding.dropout_ratio;
   if (opi_plan_trains(plan))

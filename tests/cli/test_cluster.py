@@ -280,6 +280,17 @@ def kernels(c):
                  "identical to the plan's reference")
 
 
+def caches(c):
+    """Devices with host memory append to a decoder's cache; for others every row is gathered, by more nodes."""
+    model = os.path.join(DATA, "shared_buffer", "model.onnx")
+    asked = ["plan", model, "--stages", "1", "--bind", "batch_size=2,sequence_length=1,past_sequence_length=80,total_sequence_length=9"]
+    found = {}
+    for name, more in (("here", []), ("described", ["--cluster", c.write("here.json", HERE)]), ("cuda", ["--cluster", "h100"])):
+        text = c.expect(f"a cache, {name}", [*asked, *more], DONE)
+        found[name] = int(re.search(r"^ +0  0 +(?:cpu|cuda):0(?: \d+ threads?)? +(\d+) ", text, re.M).group(1))
+    c.holds("a cache", found["here"] == found["described"] < found["cuda"], f"nodes: {found}")
+
+
 def main():
     need_command()
     count = Count()
@@ -292,6 +303,7 @@ def main():
         devices_at_hand(c)
         sharing(c)
         kernels(c)
+        caches(c)
     return count.finish()
 
 

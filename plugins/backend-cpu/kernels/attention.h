@@ -6,6 +6,9 @@
  * views, so both [batch, sequence, head, dim] and [batch, head, sequence, dim] work in place, as do
  * a slice of a packed QKV tensor and a cache of past keys that is longer than what is valid.
  *
+ * With few query rows, as in decoding, all heads that share a kv head go together: each of its keys
+ * and values is read once, where it lies.
+ *
  * Order: a score is a product as in matmul.h; the row sum adds 64 partial sums as in rowwise.h; P V
  * adds chains over 256 keys. A row's bits depend on its own query, keys and mask alone (provided V
  * is finite where the row is masked). */
@@ -46,6 +49,7 @@ typedef struct cpu_attention_args {
   bool causal;             /* query row i sees keys j <= i + causal_offset */
   int64_t causal_offset;   /* rows already in the past: kv_rows - q_rows for a cache, 0 for ONNX
                               without one */
+  const int64_t *offsets;  /* [batch] in place of causal_offset; NULL: that of all */
   int64_t window;          /* > 0: keys j > i + causal_offset - window only; 0: no window */
   const int64_t *kv_valid; /* [batch] keys that count, 0 .. kv_rows; NULL: all */
 
@@ -61,11 +65,13 @@ typedef struct cpu_attention_args {
   void *workspace; /* cpu_attention_workspace */
 } cpu_attention_args;
 
-/* Workspace for these sizes on `threads`; grows with kv_rows, not with q_rows * kv_rows. */
-bool cpu_attention_workspace(int32_t threads, int64_t kv_rows, int64_t qk_dim, int64_t v_dim,
-                             uint64_t *out_bytes);
+/* Workspace on `threads`: of `args`, only the sizes are read. It grows with kv_rows, not with
+ * q_rows
+ * * kv_rows. */
+bool cpu_attention_workspace(int32_t threads, const cpu_attention_args *args, uint64_t *out_bytes);
 
-/* Splits over (batch, head), and over row blocks where there are few heads. */
+/* Splits over (batch, head), and over row blocks where there are few heads; few query rows over
+ * (batch, kv head). */
 void cpu_attention(const cpu_exec *x, const cpu_attention_args *args);
 
 #endif

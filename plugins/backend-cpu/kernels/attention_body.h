@@ -60,6 +60,8 @@ CPU_INLINE v16 attention_mask(const attention_head *h, int64_t row, int64_t c, i
       lane[i] = h->mask_add[at + i * g->mask_stride[3]];
     return attention_add(g, s, v16_load(lane));
   }
+  if (n == 16 && g->mask_stride[3] == 1)
+    return v16_select(v16_less(v16_zero(), v16_load_u8(h->mask_keep + at)), s, v16_set(-INFINITY));
   for (int64_t i = 0; i < n; ++i)
     lane[i] = h->mask_keep[at + i * g->mask_stride[3]] != 0 ? 1.0f : 0.0f;
   return v16_select(v16_less(v16_zero(), v16_load(lane)), s, v16_set(-INFINITY));
@@ -226,8 +228,16 @@ CPU_STATIC void attention_block(attention_head *h, int64_t row, int64_t count) {
   attention_output(h, row, count, limit, inverse);
 }
 
-CPU_STATIC void attention_share(const cpu_attention_args *g, int64_t batch, int64_t head,
+/* As one batch entry sees them: with its own offset. */
+CPU_INLINE cpu_attention_args attention_args_of(const cpu_attention_args *args, int64_t batch) {
+  cpu_attention_args own = *args;
+  own.causal_offset = args->offsets == NULL ? args->causal_offset : args->offsets[batch];
+  return own;
+}
+
+CPU_STATIC void attention_share(const cpu_attention_args *args, int64_t batch, int64_t head,
                                 cpu_range blocks, void *workspace) {
+  const cpu_attention_args own = attention_args_of(args, batch), *const g = &own;
   const int64_t kv_head = head / (g->heads / g->kv_heads);
   const int64_t mask_at = batch * g->mask_stride[0] + head * g->mask_stride[1];
   attention_head h = {.g = g,

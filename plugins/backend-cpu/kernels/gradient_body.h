@@ -63,7 +63,7 @@ CPU_STATIC void product_dw_share(const cpu_matmul_dw_args *g, const float *turne
       const int64_t height = depth.end - k < TILE_ROWS ? depth.end - k : TILE_ROWS;
       const char *next = (const char *)(dw + (k + height) * CPU_PANEL);
       const int64_t lines = TILE_ROWS * CPU_PANEL * sizeof(float) / 64;
-      fetch_state fetch = {next, next + lines * 64, 1};
+      fetch_state fetch = {next, next + lines * 64, 1, 0};
       tile_job t = {.a = turned + (k - depth.begin) * turned_stride,
                     .a_stride = turned_stride,
                     .b = buffer,

@@ -33,12 +33,13 @@ typedef enum tile_mode {
   TILE_RESUME = 2 /* c = the chain going on from c */
 } tile_mode;
 
-/* Lines fetched to L2 while tiles compute: `lines` cache lines every `steps` steps, from `next` on,
- * up to `end`. Small helpings, evenly spread: more than the core's twenty or so outstanding lines
- * at once make its own loads wait. */
+/* Lines fetched to L2 while tiles compute: `lines` cache lines at every step whose number has no bit
+ * of `skip`, from `next` on, up to `end`. Small helpings, evenly spread: more than the core's twenty
+ * or so outstanding lines at once make its own loads wait, and steps without any leave the memory
+ * idle. */
 typedef struct fetch_state {
   const char *next, *end;
-  int64_t lines;
+  int64_t lines, skip;
 } fetch_state;
 
 typedef struct tile_job {
@@ -68,10 +69,11 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   const int64_t a_stride = t->a_stride;
   const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
   const int64_t lines = ahead ? t->fetch->lines : 0;
+  const int64_t skip = ahead ? t->fetch->skip : 0;
   const char *const end = ahead ? t->fetch->end : NULL;
   const char *next = ahead ? t->fetch->next : NULL;
   for (int64_t left = t->steps; left > 0; --left, ++a, b += b_stride) {
-    for (int64_t n = lines; n > 0 && next < end; --n, next += 64)
+    for (int64_t n = (left & skip) == 0 ? lines : 0; n > 0 && next < end; --n, next += 64)
       v16_prefetch_l2(next);
     v16 w[CPU_TILE_VECTORS];
     CPU_UNROLL(4)
@@ -383,6 +385,9 @@ CPU_STATIC int plan_fetch(const float *b, int64_t panel_stride, int64_t steps, i
   out->next = (const char *)from;
   out->end = (const char *)(from + steps * CPU_PANEL);
   out->lines = (4 + passes - 1) / passes;
+  out->skip = 0;
+  while (2 * (out->skip + 1) <= passes / 4)
+    out->skip = 2 * out->skip + 1;
   return blocks > 1 || rows >= STREAM_ROWS;
 }
 

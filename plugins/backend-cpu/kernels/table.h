@@ -122,6 +122,9 @@ struct cpu_kernels {
   void (*reduce_rows)(cpu_reduce op, int64_t columns, const float *in, int64_t in_row, float *out,
                       cpu_range rows);
   void (*rotary)(const cpu_rotary_args *args, cpu_range rows); /* rows of batch * heads * rows */
+  /* All query rows of `heads`, which share a kv head; see attention_few_body.h. */
+  void (*attention_few)(const cpu_attention_args *args, int64_t batch, cpu_range heads,
+                        void *workspace);
   /* Row blocks [begin, end) of the query rows of one (batch, head); see attention_body.h. */
   void (*attention)(const cpu_attention_args *args, int64_t batch, int64_t head, cpu_range blocks,
                     void *workspace);

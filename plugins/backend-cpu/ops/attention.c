@@ -39,7 +39,7 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
   const cpu_attention_plan *plan = call->plan;
   const int64_t size = call->in[0].dtype == OPIPE_DOUBLE ? 8 : 4;
   char *workspace = call->workspace;
-  int64_t *valid = (int64_t *)(void *)(workspace + plan->valid_at);
+  int64_t *valid = (int64_t *)(void *)(workspace + plan->valid_at), *places = valid + plan->batch;
   const char *fresh_k = (const char *)call->in[plan->base + 1].data + plan->first[1] * size;
   const char *fresh_v = (const char *)call->in[plan->base + 2].data + plan->first[2] * size;
   out_view->k = fresh_k;
@@ -62,13 +62,16 @@ void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view) {
   }
   for (int64_t b = 0; b < plan->batch; ++b) {
     valid[b] = plan->has_mask ? plan->mask_keys : plan->keys;
+    places[b] = plan->past;
     if (plan->has_nonpad) {
       int64_t n = cpu_index(&call->in[plan->base + IN_NONPAD], (uint64_t)b);
-      n = n < 0 ? 0 : n;
+      n = n < 0 ? 0 : n < plan->keys ? n : plan->keys;
+      places[b] = n - plan->rows;
       valid[b] = n < valid[b] ? n : valid[b];
     }
   }
   out_view->valid = valid;
+  out_view->places = places;
 }
 
 /* Sizes of one of Q, K, V by the rank of Q; `heads` is known for rank 3. */
@@ -221,7 +224,7 @@ void cpu_attention_plan_join(cpu_prep *p, cpu_attention_plan *plan, bool to_outp
     *io_at += cpu_align_up(rows * (uint64_t)plan->v_dim, CPU_ALIGN_BYTES);
   }
   plan->valid_at = *io_at;
-  *io_at += cpu_align_up((uint64_t)plan->batch * sizeof(int64_t), CPU_ALIGN_BYTES);
+  *io_at += cpu_align_up((uint64_t)plan->batch * 2 * sizeof(int64_t), CPU_ALIGN_BYTES);
 }
 
 /* Offsets in the workspace: joined keys and values, valid keys, the kernel's scratch. */
@@ -230,8 +233,13 @@ static opipe_status plan_workspace(cpu_prep *p, cpu_attention_plan *plan, bool f
   uint64_t scratch = (uint64_t)plan->keys * sizeof(double);
   cpu_attention_plan_join(p, plan, true, &at);
   plan->scratch_at = at;
-  if (fast &&
-      !cpu_attention_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim, &scratch)) {
+  const cpu_attention_args sizes = {.heads = plan->heads,
+                                    .kv_heads = plan->kv_heads,
+                                    .q_rows = plan->rows,
+                                    .kv_rows = plan->keys,
+                                    .qk_dim = plan->dim,
+                                    .v_dim = plan->v_dim};
+  if (fast && !cpu_attention_workspace(p->device->threads, &sizes, &scratch)) {
     return cpu_refuse(p, "%lld keys need more workspace than can be addressed",
                       (long long)plan->keys);
   }
@@ -248,9 +256,10 @@ opipe_status cpu_attention_read(cpu_prep *p, cpu_attention_plan *plan) {
   plan->scale = opipe_attr_float(p->node, "scale", root > 0 ? 1.0 / root : 1.0);
   plan->softcap = opipe_attr_float(p->node, "softcap", 0.0);
   plan->causal = opipe_attr_int(p->node, "is_causal", 0) != 0;
-  if (opipe_attr_int(p->node, "left_window_size", -1) >= 0 ||
-      opipe_attr_int(p->node, "right_window_size", -1) >= 0)
-    return cpu_refuse(p, "windows are not supported");
+  plan->window = opipe_attr_int(p->node, "left_window_size", -1) + 1;
+  if (opipe_attr_int(p->node, "right_window_size", -1) >= 0 ||
+      (plan->window > 0 && !plan->has_nonpad))
+    return cpu_refuse(p, "windows are supported beside nonpad_kv_seqlen alone, to the left");
   const uint32_t rank = p->graph->values[p->node->in[plan->base]].rank;
   plan->out[0] = plan->heads * plan->rows * plan->v_dim;
   plan->out[1] = rank == 4 ? plan->rows * plan->v_dim : plan->v_dim;

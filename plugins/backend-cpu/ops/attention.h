@@ -19,12 +19,13 @@ typedef struct cpu_attention_plan {
   int64_t mask[4];      /* batch, head, row, key; 0 where it repeats */
   int64_t mask_keys;    /* keys that the mask covers */
   uint32_t mask_bits;   /* cpu_attention_args' */
+  int64_t window;       /* > 0: keys that a row sees, its own the last; 0: no window */
   double scale, softcap;
   bool causal, has_mask, bool_mask, has_nonpad;
   int mode;    /* qk_matmul_output_mode */
   bool joined; /* past and fresh keys are joined: to the present outputs or the workspace */
   uint64_t join_k, join_v; /* offsets in the workspace, UINT64_MAX: the present outputs */
-  uint64_t valid_at;       /* int64 [batch]: keys that count */
+  uint64_t valid_at;       /* int64 [2][batch]: keys that count; place of the first row */
   uint64_t scratch_at;
 } cpu_attention_plan;
 
@@ -34,6 +35,7 @@ typedef struct cpu_attention_view {
   const void *k, *v;
   int64_t k_stride[3], v_stride[3];
   const int64_t *valid;
+  const int64_t *places; /* of a sequence's first row among its keys */
 } cpu_attention_view;
 void cpu_attention_join(const cpu_call *call, cpu_attention_view *out_view);
 

@@ -244,11 +244,12 @@ static opipe_status fast_kernel(const cpu_call *call, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* fp32 without soft cap. */
+/* fp32 without soft cap, and without places that differ between sequences. */
 static bool take_fast(cpu_prep *p, grad_plan *own, uint64_t at) {
   const cpu_attention_plan *plan = &own->forward;
   uint64_t bytes = 0;
-  if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT || plan->softcap > 0 ||
+  if (!p->fast || cpu_in(p, 0)->dtype != OPIPE_FLOAT || plan->softcap > 0 || plan->window > 0 ||
+      (plan->has_nonpad && plan->causal) ||
       !cpu_attention_grad_workspace(p->device->threads, plan->keys, plan->dim, plan->v_dim, &bytes))
     return false;
   own->row_at = at;

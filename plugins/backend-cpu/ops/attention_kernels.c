@@ -21,7 +21,9 @@ static double get(const cpu_call *call, const void *data, int64_t i) {
 /* The number that the mask adds to the score of key j: 0, a number, or minus infinity. */
 static double mask_value(const cpu_call *call, const cpu_attention_plan *plan,
                          const cpu_attention_view *view, const int64_t *at, int64_t j) {
-  if (j >= view->valid[at[0]] || (plan->causal && j > at[2] + plan->past))
+  const int64_t place = at[2] + view->places[at[0]];
+  if (j >= view->valid[at[0]] || (plan->causal && j > place) ||
+      (plan->window > 0 && j <= place - plan->window))
     return -(double)INFINITY;
   if (!plan->has_mask)
     return 0;
@@ -139,6 +141,8 @@ opipe_status cpu_attention_fast(const cpu_call *call, opipe_error *err) {
                              .softcap = (float)plan->softcap,
                              .causal = plan->causal,
                              .causal_offset = plan->past,
+                             .offsets = plan->has_nonpad ? view.places : NULL,
+                             .window = plan->window,
                              .masked_row = CPU_MASKED_ROW_ZERO,
                              .workspace = (char *)call->workspace + plan->scratch_at};
   if (plan->has_nonpad || plan->mask_keys < plan->keys)

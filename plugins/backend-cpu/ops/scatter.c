@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing by index: ScatterElements, ScatterND, TensorScatter.
+/* Writing by index: ScatterElements, ScatterND, TensorScatter, Append.
  *
  * The data is copied (or overwritten in place), then updates are applied one after the other in
  * index order, so that repeated indices give the same bits on any number of threads.
@@ -287,10 +287,85 @@ static opipe_status prepare_write(cpu_prep *p) {
   return cpu_expect_like(p, 0, past);
 }
 
+/* ---- Append ---- */
+
+typedef struct append_plan {
+  int64_t batch, heads;
+  int64_t past, fresh, rows; /* of a head: before, new, in the result */
+  int64_t inner;             /* bytes of a row */
+} append_plan;
+
+/* One head's rows. The result may lie where the past does. */
+static void append_rows(const append_plan *plan, int64_t before, const char *past,
+                        const char *fresh, char *out) {
+  const int64_t end = before + plan->fresh, inner = plan->inner;
+  if (out != past)
+    memcpy(out, past, (size_t)(before * inner));
+  memcpy(out + before * inner, fresh, (size_t)(plan->fresh * inner));
+  if (plan->rows > plan->past)
+    memset(out + end * inner, 0, (size_t)((plan->rows - end) * inner));
+  else if (out != past)
+    memcpy(out + end * inner, past + end * inner, (size_t)((plan->rows - end) * inner));
+}
+
+static opipe_status append_kernel(const cpu_call *call, opipe_error *err) {
+  const append_plan *plan = call->plan;
+  const int64_t room = plan->rows - plan->fresh, most = plan->past < room ? plan->past : room;
+  const char *past = call->in[0].data, *fresh = call->in[1].data;
+  char *out = call->out[0].data;
+  for (int64_t b = 0; b < plan->batch; ++b) {
+    const int64_t before = cpu_index(&call->in[2], (uint64_t)b);
+    if (before < 0 || before > most) {
+      return cpu_fail(call, err, OPIPE_E_INVALID,
+                      "sequence %lld has %lld rows before the new ones, 0 to %lld are possible",
+                      (long long)b, (long long)before, (long long)most);
+    }
+    for (int64_t h = 0; h < plan->heads; ++h) {
+      append_rows(plan, before, past, fresh, out);
+      past += plan->past * plan->inner;
+      fresh += plan->fresh * plan->inner;
+      out += plan->rows * plan->inner;
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status prepare_append(cpu_prep *p) {
+  const opipe_value *past = cpu_in(p, 0), *fresh = cpu_in(p, 1), *before = cpu_in(p, 2);
+  append_plan *plan = CPU_PLAN(p, append_plan);
+  if (plan == NULL)
+    return cpu_nomem(p);
+  plan->rows = opipe_attr_int(p->node, "rows", 0);
+  bool fits = past->rank == 4 && fresh->rank == 4 && fresh->dtype == past->dtype &&
+              (before->dtype == OPIPE_INT64 || before->dtype == OPIPE_INT32) &&
+              cpu_elems(before) == (uint64_t)past->shape[0];
+  for (uint32_t d = 0; fits && d < 4; ++d) {
+    fits = d == 2 ? past->shape[d] <= plan->rows && fresh->shape[d] <= plan->rows
+                  : past->shape[d] == fresh->shape[d];
+  }
+  if (!fits)
+    return cpu_invalid(p, "past and new rows do not make %lld rows", (long long)plan->rows);
+  plan->batch = past->shape[0];
+  plan->heads = past->shape[1];
+  plan->past = past->shape[2];
+  plan->fresh = fresh->shape[2];
+  const int64_t shape[4] = {plan->batch, plan->heads, plan->rows, past->shape[3]};
+  const int64_t bits = past->shape[3] * opipe_dtype_bits(past->dtype);
+  if (bits % 8 != 0) {
+    return cpu_refuse(p, "writes rows of %lld bits of %s", (long long)bits,
+                      opipe_dtype_name(past->dtype));
+  }
+  plan->inner = bits / 8;
+  p->step->run = append_kernel;
+  p->step->inplace = plan->rows == plan->past ? 1 : 0;
+  return cpu_expect(p, 0, past->dtype, shape, 4);
+}
+
 static const cpu_op ops[] = {
     {"ScatterElements", NULL, prepare_elements, 3, 3, 1, 0, 0},
     {"ScatterND", NULL, prepare_nd, 3, 3, 1, 0, 0},
     {"TensorScatter", NULL, prepare_write, 2, 3, 1, 0, 0},
+    {"Append", "opipe", prepare_append, 3, 3, 1, 0, 0},
 };
 
 const cpu_op_family cpu_family_scatter = {ops, CPU_COUNT_OF(ops)};

@@ -25,6 +25,11 @@ typedef struct step {
   bool known;                   /* are the lengths known before the run? */
   float *y, *present_k, *present_v;
   bool slides; /* sliding_window_cache */
+  bool whole;  /* causal 0 */
+  double softcap;
+  const float *bias; /* [batch, HEADS, length, total], NULL: none */
+  uint32_t flags;    /* OPI_BIND_* */
+  uint32_t appends;  /* out: how many opipe.Append the graph has */
 } step;
 
 static float table[2][MAX_POSITIONS * SIZE / 2];
@@ -43,17 +48,21 @@ static uint32_t constant(test_graph *t, uint32_t dtype, int64_t rows, int64_t co
 
 /* One GroupQueryAttention through the evaluator. Queries are a graph input, so that nothing is
  * folded. */
-static bool run_step(const step *s) {
+static bool run_step(step *s) {
   const opi_evaluator *evaluator = test_backend_evaluator();
   const int64_t q_shape[3] = {s->batch, s->length, Q_WIDTH}, one = 1, n = s->batch;
   const int32_t total = (int32_t)s->total;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_bound *bound = NULL;
   test_graph t;
-  uint32_t in[9], out[3];
-  opipe_attr attrs[5] = {OPI_ATTR_I("num_heads", HEADS), OPI_ATTR_I("kv_num_heads", KV),
-                         OPI_ATTR_I("do_rotary", 1), OPI_ATTR_I("local_window_size", s->window),
-                         OPI_ATTR_I("sliding_window_cache", s->slides)};
+  uint32_t in[11], out[3];
+  opipe_attr attrs[7] = {OPI_ATTR_I("num_heads", HEADS),
+                         OPI_ATTR_I("kv_num_heads", KV),
+                         OPI_ATTR_I("do_rotary", 1),
+                         OPI_ATTR_I("local_window_size", s->window),
+                         OPI_ATTR_I("sliding_window_cache", s->slides),
+                         OPI_ATTR_I("causal", s->whole ? 0 : 1),
+                         OPI_ATTR_F("softcap", (float)s->softcap)};
   void *results[3];
   bool good = false;
   test_open(&t);
@@ -69,14 +78,20 @@ static bool run_step(const step *s) {
   in[6] = test_known(&t, "total", OPIPE_INT32, &one, 1, &total);
   in[7] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[0]);
   in[8] = constant(&t, OPIPE_FLOAT, MAX_POSITIONS, SIZE / 2, 0, 0, table[1]);
-  test_node(&t, "GroupQueryAttention", 1, in, 9, attrs, 5, out, 3)->domain = "com.microsoft";
+  in[9] = OPIPE_NONE;
+  in[10] = s->bias != NULL
+               ? constant(&t, OPIPE_FLOAT, s->batch, HEADS, s->length, s->total, s->bias)
+               : OPIPE_NONE;
+  test_node(&t, "GroupQueryAttention", 1, in, 11, attrs, 7, out, 3)->domain = "com.microsoft";
   for (uint32_t o = 0; o < 3; ++o)
     test_output(&t, out[o]);
   opi_bind_options options = test_options();
   options.evaluator = evaluator;
+  options.flags = s->flags;
   if (OPI_ASSERT_OK(opi_bind(&t.model, &options, &bound, &err), &err)) {
     opipe_graph abi;
     opi_arena *arena = &bound->arena;
+    s->appends = test_count(bound->graph, "Append");
     if (OPI_ASSERT_OK(opi_graph_to_abi(bound->graph, arena, &abi, &err), &err)) {
       opipe_value *values = opi_arena_copy(arena, abi.values, abi.n_values * sizeof(*values));
       for (uint32_t i = 0; i < bound->graph->n_inputs; ++i) {
@@ -118,18 +133,22 @@ typedef struct sequences {
   float cache_k[BATCH * LENGTH * KV_WIDTH], cache_v[BATCH * LENGTH * KV_WIDTH];
 } sequences;
 
-static bool prompt(sequences *s, int64_t window) {
-  static const int32_t lengths[BATCH] = {LENGTH - 1, LENGTH - 1};
+static void fill_table(void) {
   for (size_t i = 0; i < OPI_COUNT(table[0]); ++i) {
     const double angle = (double)(i / (SIZE / 2)) * pow(10.0, -(double)(i % (SIZE / 2)));
     table[0][i] = (float)cos(angle);
     table[1][i] = (float)sin(angle);
   }
+}
+
+static bool prompt(sequences *s, int64_t window) {
+  static const int32_t lengths[BATCH] = {LENGTH - 1, LENGTH - 1};
+  fill_table();
   fill(s->q, OPI_COUNT(s->q), 1);
   fill(s->k, OPI_COUNT(s->k), 2);
   fill(s->v, OPI_COUNT(s->v), 3);
-  const step all = {BATCH, LENGTH, 0,       LENGTH, window,   s->q,       s->k,      s->v,
-                    NULL,  NULL,   lengths, true,   s->whole, s->cache_k, s->cache_v};
+  step all = {BATCH, LENGTH, 0,       LENGTH, window,   s->q,       s->k,      s->v,
+              NULL,  NULL,   lengths, true,   s->whole, s->cache_k, s->cache_v};
   return run_step(&all);
 }
 
@@ -150,21 +169,21 @@ static void check_decoding(int64_t first, int64_t n, int64_t window, bool known)
     tokens(s.k, BATCH, LENGTH, KV_WIDTH, at, now, k);
     tokens(s.v, BATCH, LENGTH, KV_WIDTH, at, now, v);
     tokens(s.whole, BATCH, LENGTH, Q_WIDTH, at, now, wanted);
-    const step one = {BATCH,
-                      now,
-                      at,
-                      at + now,
-                      window,
-                      q,
-                      k,
-                      v,
-                      at > 0 ? cache[1 - side][0] : NULL,
-                      cache[1 - side][1],
-                      lengths,
-                      known,
-                      y,
-                      cache[side][0],
-                      cache[side][1]};
+    step one = {BATCH,
+                now,
+                at,
+                at + now,
+                window,
+                q,
+                k,
+                v,
+                at > 0 ? cache[1 - side][0] : NULL,
+                cache[1 - side][1],
+                lengths,
+                known,
+                y,
+                cache[side][0],
+                cache[side][1]};
     if (!run_step(&one))
       return;
     OPI_ASSERT_NEAR(y, wanted, (size_t)(BATCH * now * Q_WIDTH), OPIPE_FLOAT, 1e-5, 1e-5);
@@ -210,22 +229,22 @@ static void check_sliding(int64_t capacity, int64_t window, int64_t first, int64
     tokens(s.k, BATCH, LENGTH, KV_WIDTH, at, now, k);
     tokens(s.v, BATCH, LENGTH, KV_WIDTH, at, now, v);
     tokens(s.whole, BATCH, LENGTH, Q_WIDTH, at, now, wanted);
-    const step one = {.batch = BATCH,
-                      .length = now,
-                      .cache = capacity,
-                      .total = at + now,
-                      .window = window,
-                      .q = q,
-                      .k = k,
-                      .v = v,
-                      .past_k = cache[side][0],
-                      .past_v = cache[side][1],
-                      .lengths = lengths,
-                      .known = known,
-                      .y = y,
-                      .present_k = cache[1 - side][0],
-                      .present_v = cache[1 - side][1],
-                      .slides = true};
+    step one = {.batch = BATCH,
+                .length = now,
+                .cache = capacity,
+                .total = at + now,
+                .window = window,
+                .q = q,
+                .k = k,
+                .v = v,
+                .past_k = cache[side][0],
+                .past_v = cache[side][1],
+                .lengths = lengths,
+                .known = known,
+                .y = y,
+                .present_k = cache[1 - side][0],
+                .present_v = cache[1 - side][1],
+                .slides = true};
     if (!run_step(&one))
       return;
     for (int64_t t = 0; t < now; ++t)
@@ -300,8 +319,8 @@ static void test_lengths_differ(void) {
       }
     }
   }
-  const step one = {BATCH,   1,       6,       7,     -1, q,          k,         v,
-                    past[0], past[1], lengths, false, y,  present[0], present[1]};
+  step one = {BATCH,   1,       6,       7,     -1, q,          k,         v,
+              past[0], past[1], lengths, false, y,  present[0], present[1]};
   if (!run_step(&one))
     return;
   for (int64_t b = 0; b < BATCH; ++b) {
@@ -317,6 +336,61 @@ static void test_lengths_differ(void) {
   }
 }
 
-OPI_TEST_MAIN("grouped attention", OPI_TEST(test_decoding_equals_the_prompt),
-              OPI_TEST(test_lengths_differ), OPI_TEST(test_sliding_cache),
-              OPI_TEST(test_small_sliding_cache))
+typedef struct form {
+  int64_t length, cache, total, window;
+  bool whole, biased;
+  double softcap;
+  int32_t lengths[BATCH];
+} form;
+
+/* A cache of a fixed size and one that grows, sequences of other lengths, one row and several,
+ * windows, a soft cap, a bias, no causality: opipe.Append and lengths give bit by bit what the
+ * operators of the standard give. */
+static void test_appending_equals_gathering(void) {
+  static const form forms[] = {
+      {1, 6, 7, -1, false, false, 0, {6, 6}},    {1, 6, 7, -1, false, false, 0, {6, 2}},
+      {1, 9, 7, -1, false, false, 0, {3, 6}},    {2, 5, 7, 2, false, false, 0, {6, 4}},
+      {3, 12, 8, 3, false, false, 2.5, {7, 2}},  {2, 6, 8, -1, true, false, 0, {7, 3}},
+      {1, 6, 7, -1, false, true, 0, {6, 4}},     {2, 12, 9, 2, false, true, 1.5, {8, 1}},
+      {1, 12, 12, -1, false, false, 0, {11, 0}}, {4, 0, 4, -1, false, false, 0, {3, 3}}};
+  static float data[5][BATCH * 12 * Q_WIDTH], bias[BATCH * HEADS * 12 * 12];
+  static float found[2][3][BATCH * 16 * Q_WIDTH];
+  if (test_backend_evaluator() == NULL)
+    OPI_SKIP("the CPU backend is not built");
+  for (uint32_t i = 0; i < 5; ++i)
+    fill(data[i], OPI_COUNT(data[i]), 20 + i);
+  fill(bias, OPI_COUNT(bias), 30);
+  fill_table();
+  for (size_t c = 0; c < OPI_COUNT(forms); ++c) {
+    const form *f = &forms[c];
+    const size_t rows = (size_t)(f->cache > f->total ? f->cache : f->total);
+    uint32_t appends[2] = {0, 0};
+    for (uint32_t gathers = 0; gathers < 2; ++gathers) {
+      step one = {.batch = BATCH, .length = f->length, .cache = f->cache, .total = f->total};
+      one.window = f->window;
+      one.q = data[0], one.k = data[1], one.v = data[2];
+      one.past_k = f->cache > 0 ? data[3] : NULL;
+      one.past_v = data[4];
+      one.lengths = f->lengths;
+      one.whole = f->whole, one.softcap = f->softcap;
+      one.bias = f->biased ? bias : NULL;
+      one.flags = gathers != 0 ? OPI_BIND_NO_APPEND : 0;
+      one.y = found[gathers][0];
+      one.present_k = found[gathers][1], one.present_v = found[gathers][2];
+      if (!run_step(&one))
+        return;
+      appends[gathers] = one.appends;
+    }
+    OPI_ASSERT_INT(appends[0], f->total > f->length ? 2 : 0);
+    OPI_ASSERT_INT(appends[1], 0);
+    const size_t present = BATCH * rows * KV_WIDTH * sizeof(float);
+    OPI_ASSERT(memcmp(found[0][0], found[1][0],
+                      (size_t)(BATCH * f->length * Q_WIDTH) * sizeof(float)) == 0);
+    OPI_ASSERT(memcmp(found[0][1], found[1][1], present) == 0);
+    OPI_ASSERT(memcmp(found[0][2], found[1][2], present) == 0);
+  }
+}
+
+OPI_TEST_MAIN("grouped attention", OPI_TEST(test_appending_equals_gathering),
+              OPI_TEST(test_decoding_equals_the_prompt), OPI_TEST(test_lengths_differ),
+              OPI_TEST(test_sliding_cache), OPI_TEST(test_small_sliding_cache))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fused attention against plain loops in double, for every option; the same bits on every
- * instruction set and number of threads, for both layouts, and for a row computed alone. */
+ * instruction set and number of threads, for both layouts, and for a row or a sequence computed
+ * alone. */
 #include "kernel_test.h"
 
 /* ctest: timeout=120 */
@@ -30,6 +31,10 @@ static const setting settings[] = {
     {2, 2, 1, 10, 90, 32, 32, true, 5, 0, 0.0f, false, 0, true},
     {1, 3, 3, 40, 20, 16, 16, true, -5, 0, 0.0f, false, 0, false},
     {1, 1, 1, 3, 600, 300, 16, false, 0, 0, 0.0f, false, 0, false},
+    {2, 6, 2, 20, 700, 64, 64, true, 680, 300, 0.0f, false, 0, false},
+    {2, 8, 2, 18, 290, 40, 48, true, 272, 0, 3.0f, false, 3, false},
+    {2, 8, 2, 5, 530, 32, 32, true, 525, 200, 3.0f, true, 1, true},
+    {1, 32, 2, 16, 70, 16, 16, true, 54, 0, 0.0f, false, 0, false},
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 
@@ -157,8 +162,7 @@ static void exact_attention(const cpu_attention_args *g, double *out) {
 
 static void run(const cpu_exec *x, cpu_attention_args *g) {
   uint64_t bytes = 0;
-  OPI_ASSERT(
-      cpu_attention_workspace(cpu_team_size(x->team), g->kv_rows, g->qk_dim, g->v_dim, &bytes));
+  OPI_ASSERT(cpu_attention_workspace(cpu_team_size(x->team), g, &bytes));
   g->workspace = kernel_memory(bytes);
   cpu_attention(x, g);
   free(g->workspace);
@@ -298,6 +302,39 @@ static void test_rows_that_see_nothing(void) {
   free(out);
 }
 
+/* Sequences of other lengths: each gives what it gives alone; few rows and many. */
+static void test_offsets_of_their_own(void) {
+  static const int64_t offsets[2] = {40, 275};
+  kernel_exec execs[KERNEL_EXECS];
+  int n = kernel_execs(execs);
+  for (int64_t rows = 1; rows <= 31; rows += 15) {
+    const setting s = {2, 6, 2, rows, 300, 32, 64, true, 0, 50, 0.0f, false, 0, true};
+    const int64_t size = s.batch * s.q_rows * s.heads * s.v_dim;
+    tensors t = make(&s);
+    float *out = kernel_floats(size), *alone = kernel_floats(size);
+    for (int64_t b = 0; b < 2; ++b)
+      t.valid[b] = offsets[b] + rows < 300 ? offsets[b] + rows : 300;
+    for (int i = 0; i < n; ++i) {
+      cpu_attention_args g = arguments(&s, &t, out);
+      g.offsets = offsets;
+      run(&execs[i].x, &g);
+      for (int64_t b = 0; b < 2; ++b) {
+        cpu_attention_args one = arguments(&s, &t, alone + b * g.out_stride.batch);
+        one.batch = 1;
+        one.q += b * g.q_stride.batch;
+        one.k += b * g.k_stride.batch;
+        one.v += b * g.v_stride.batch;
+        one.kv_valid = &t.valid[b];
+        one.causal_offset = offsets[b];
+        run(&execs[i].x, &one);
+      }
+      kernel_same(out, alone, size, "offsets", execs[i].name);
+    }
+    drop(&t);
+    free(out), free(alone);
+  }
+}
+
 OPI_TEST_MAIN("kernel_attention", OPI_TEST(test_close_to_double_and_equal_on_every_set),
-              OPI_TEST(test_a_row_alone_has_the_same_bits), OPI_TEST(test_both_layouts),
-              OPI_TEST(test_rows_that_see_nothing))
+              OPI_TEST(test_a_row_alone_has_the_same_bits), OPI_TEST(test_offsets_of_their_own),
+              OPI_TEST(test_both_layouts), OPI_TEST(test_rows_that_see_nothing))

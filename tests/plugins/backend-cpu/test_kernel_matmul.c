@@ -334,7 +334,11 @@ static void test_sizes_that_overflow_are_refused(void) {
   OPI_ASSERT(!cpu_matmul_batch_workspace(1024, INT64_MAX / 4, &bytes));
   OPI_ASSERT(!cpu_matmul_batch_workspace(0, 4, &bytes));
   OPI_ASSERT(!cpu_matmul_f64_workspace(2, INT64_MAX, &bytes));
-  OPI_ASSERT(!cpu_attention_workspace(1, INT64_MAX, 64, 64, &bytes));
+  for (int64_t rows = 1; rows < 64; rows += 40) { /* few, and many */
+    const cpu_attention_args far = {
+        .heads = 2, .kv_heads = 1, .q_rows = rows, .kv_rows = INT64_MAX, .qk_dim = 64, .v_dim = 64};
+    OPI_ASSERT(!cpu_attention_workspace(1, &far, &bytes));
+  }
   OPI_ASSERT(!cpu_conv_workspace(1, INT64_MAX, &bytes));
 }
 

@@ -199,7 +199,55 @@ static void test_squares_are_exact(void) {
   }
 }
 
-OPI_TEST_MAIN("backend-cpu operators", OPI_TEST(test_loss_over_many_rows),
+/* Appends two rows to caches of six: the past is an input (copied), or nobody else's (written in
+ * place); the cache keeps its size, or grows by a row. */
+static opipe_status append(bool in_place, int64_t rows, const float *past, const float *fresh,
+                           const int64_t *before, float *y, opipe_error *err) {
+  bt_graph g;
+  bt_init(&g);
+  uint32_t p = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, past, BT_SHAPE(2, 3, 6, 4));
+  const uint32_t f = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_FLOAT, fresh, BT_SHAPE(2, 3, 2, 4));
+  const uint32_t n = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, before, BT_SHAPE(2));
+  const uint32_t out = bt_value(&g, OPIPE_VALUE_OUTPUT, OPIPE_FLOAT, y, BT_SHAPE(2, 3, rows, 4));
+  if (in_place) {
+    const uint32_t own = bt_value(&g, OPIPE_VALUE_TEMP, OPIPE_FLOAT, NULL, BT_SHAPE(2, 3, 6, 4));
+    bt_node(&g, "Neg", BT_IN(p), BT_OUT(own));
+    p = own;
+  }
+  opipe_node *node = bt_node(&g, "Append", BT_IN(p, f, n), BT_OUT(out));
+  node->domain = "opipe";
+  bt_int(&g, node, "axis", 2);
+  bt_int(&g, node, "rows", rows);
+  return bt_run_once(backend.table, device, &g, OPIPE_COMPILE_POISON, err);
+}
+
+static void test_append(void) {
+  static float past[2 * 3 * 6 * 4], fresh[2 * 3 * 2 * 4], y[2 * 3 * 7 * 4];
+  static const int64_t before[2] = {1, 4}, wrong[3][2] = {{0, 5}, {-1, 0}, {6, 0}};
+  opi_test_random random = {5};
+  opi_test_fill_f32(&random, past, sizeof past / sizeof *past, -3, 3);
+  opi_test_fill_f32(&random, fresh, sizeof fresh / sizeof *fresh, -3, 3);
+  open_device(NULL);
+  for (int form = 0; form < 4; ++form) {
+    const int64_t rows = form / 2 == 0 ? 6 : 7;
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK(append(form % 2 != 0, rows, past, fresh, before, y, &err), &err);
+    for (int64_t i = 0; i < 2 * 3 * rows * 4; ++i) {
+      const int64_t head = i / (rows * 4), t = i / 4 % rows, first = before[head / 3];
+      const float old = t < 6 ? past[(head * 6 + t) * 4 + i % 4] : 0;
+      const bool is_new = t >= first && t < first + 2, kept = t < first || rows == 6;
+      const float wanted = is_new ? fresh[(head * 2 + t - first) * 4 + i % 4]
+                           : kept ? (form % 2 != 0 ? -old : old)
+                                  : 0;
+      OPI_ASSERT(memcmp(&y[i], &wanted, sizeof wanted) == 0);
+    }
+    OPI_ASSERT_ERROR(append(form % 2 != 0, 6, past, fresh, wrong[form % 3], y, &err),
+                     OPIPE_E_INVALID, &err, "rows before the new ones, 0 to 4 are possible");
+  }
+  close_device();
+}
+
+OPI_TEST_MAIN("backend-cpu operators", OPI_TEST(test_append), OPI_TEST(test_loss_over_many_rows),
               OPI_TEST(test_casts_at_the_ends_of_types),
               OPI_TEST(test_integer_arithmetic_never_traps),
               OPI_TEST(test_dropout_repeats_its_mask), OPI_TEST(test_squares_are_exact))
