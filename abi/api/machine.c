@@ -2,7 +2,7 @@
 /* This machine as a cluster. */
 #include "partition/study/layers/machine.h"
 #include "abi/api/api.h"
-#include "abi/api/machine_links.h"
+#include "abi/api/team/machine_links.h"
 #include "runtime/base/base.h"
 
 enum { DEVICES_MOST = 4096 };

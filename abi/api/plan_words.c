@@ -2,7 +2,7 @@
 /* Params of a plan as lines of text, so that processes that differ can name the difference. */
 #include <inttypes.h>
 
-#include "abi/api/plan_team.h"
+#include "abi/api/team/plan_team.h"
 
 enum { KIND_U32, KIND_U64, KIND_I64, KIND_F64, KIND_TEXT };
 

@@ -195,9 +195,8 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
     OPI_TRY(opi_meeting_begin(s, params, err));
     env.job = s->meeting.info.job;
     env.board = &s->meeting.board;
-    env.together =
-        (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_check, opi_meeting_told,
-                       &s->meeting};
+    env.together = (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_check,
+                                  opi_meeting_told, &s->meeting};
   }
   opipe_status status = prepare(context, s, params, &env, id, err);
   if (meets)

@@ -8,7 +8,7 @@ set(OPI_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
 file(GLOB_RECURSE core_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
   loader/*.c partition/*.c runtime/*.c)
 file(GLOB abi_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-  abi/registry/*.c abi/api/*.c)
+  abi/registry/*.c abi/api/*.c abi/api/team/*.c)
 if(OPIPE_STUDY)
   list(FILTER abi_sources EXCLUDE REGEX "/without_study\\.c$")
   list(FILTER core_sources EXCLUDE REGEX "/without_page\\.c$")

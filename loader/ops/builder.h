@@ -71,7 +71,9 @@ struct opi_builder {
                                 they are (1 MiB) */
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
-  uint32_t noise_bits, noise_pattern; /* passes/fuse_noise.c; 0 bits: none */
+  struct {
+    uint32_t bits, pattern;
+  } noise;      /* passes/fuse_noise.c; 0 bits: none */
   bool appends; /* devices have opipe.Append, and Attention that is causal beside lengths */
   struct opi_map *names;      /* value names in use */
   struct opi_map *next_names; /* next number for each stem of generated names */

@@ -385,7 +385,7 @@ static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
     bd->builder.n_unpacked = 0;
     OPI_TRY(opi_pass_dead(&bd->builder, err));
   }
-  if (bd->builder.noise_bits != 0)
+  if (bd->builder.noise.bits != 0)
     OPI_TRY(opi_pass_noise(&bd->builder, err));
   if (bd->builder.keep_parameters && (bd->options->flags & OPI_BIND_KEEP_TYPES) == 0)
     OPI_TRY(opi_pass_widen(&bd->builder, bd->model, &bound->arena, err));
@@ -414,8 +414,8 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
   bd->builder.logger = options->logger;
   bd->builder.dropout = options->dropout;
   bd->builder.dropout_ratio = options->dropout_ratio;
-  bd->builder.noise_bits = options->flags >> 8 & 31u;
-  bd->builder.noise_pattern = options->flags >> 13 & 7u;
+  bd->builder.noise.bits = options->flags >> 8 & 31u;
+  bd->builder.noise.pattern = options->flags >> 13 & 7u;
   bd->builder.appends =
       (options->flags & (OPI_BIND_NO_FUSE | OPI_BIND_KEEP_PARAMETERS | OPI_BIND_NO_APPEND)) == 0;
   bd->builder.keep_parameters = (options->flags & OPI_BIND_KEEP_PARAMETERS) != 0;

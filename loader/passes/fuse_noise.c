@@ -50,8 +50,8 @@ opipe_status opi_fuse_noise(opi_fuse *f, uint32_t n, opipe_error *err) {
   if (factors == NULL)
     return opi_fail_nomem(err, (uint64_t)count * 4, "noise");
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t number = ((uint64_t)n << 32 | (uint64_t)i) * 8 + f->b->noise_pattern;
-    factors[i] = 1.0f + ldexpf(draw(number + 1), -(int)f->b->noise_bits);
+    const uint64_t number = ((uint64_t)n << 32 | (uint64_t)i) * 8 + f->b->noise.pattern;
+    factors[i] = 1.0f + ldexpf(draw(number + 1), -(int)f->b->noise.bits);
   }
   OPI_TRY(opi_k_const(
       factor = opi_b_const(f->b, OPIPE_FLOAT, &count, value.rank == 0 ? 0 : 1, factors), err));

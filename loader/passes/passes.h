@@ -139,7 +139,7 @@ opipe_status opi_prepared_run(opi_prepared *prepared, opipe_error *err);
 /* Passes on a bound graph. Each keeps it valid and sorted. */
 opipe_status opi_pass_dead(opi_builder *builder,
                            opipe_error *err); /* drops nodes and values that no output needs */
-/* Adds noise, as builder->noise_bits asks, to the graph as it is. */
+/* Adds noise, as builder->noise.bits asks, to the graph as it is. */
 opipe_status opi_pass_noise(opi_builder *builder, opipe_error *err);
 opipe_status opi_pass_fuse(opi_builder *builder, uint32_t *io_patterns,
                            opipe_error *err); /* all exact patterns, counts by kind */

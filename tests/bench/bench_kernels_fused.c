@@ -84,7 +84,14 @@ static void bench_attention(const options *o, const cpu_exec *x, int64_t heads, 
                             int64_t kv_rows, bool causal) {
   enum { DIM = 64 };
   uint64_t bytes = 0;
-  if (!cpu_attention_workspace(o->threads, kv_rows, DIM, DIM, &bytes))
+  const cpu_attention_args sizes = {.batch = 1,
+                                    .heads = heads,
+                                    .kv_heads = heads,
+                                    .q_rows = q_rows,
+                                    .kv_rows = kv_rows,
+                                    .qk_dim = DIM,
+                                    .v_dim = DIM};
+  if (!cpu_attention_workspace(o->threads, &sizes, &bytes))
     return;
   float *q = floats(heads * q_rows * DIM);
   float *k = floats(heads * kv_rows * DIM);

@@ -65,9 +65,8 @@ typedef struct cpu_attention_args {
   void *workspace; /* cpu_attention_workspace */
 } cpu_attention_args;
 
-/* Workspace on `threads`: of `args`, only the sizes are read. It grows with kv_rows, not with
- * q_rows
- * * kv_rows. */
+/* Workspace on `threads`: of `args`, only the sizes are read. It grows with kv_rows, not with the
+ * product of q_rows and kv_rows. */
 bool cpu_attention_workspace(int32_t threads, const cpu_attention_args *args, uint64_t *out_bytes);
 
 /* Splits over (batch, head), and over row blocks where there are few heads; few query rows over

@@ -33,10 +33,10 @@ typedef enum tile_mode {
   TILE_RESUME = 2 /* c = the chain going on from c */
 } tile_mode;
 
-/* Lines fetched to L2 while tiles compute: `lines` cache lines at every step whose number has no bit
- * of `skip`, from `next` on, up to `end`. Small helpings, evenly spread: more than the core's twenty
- * or so outstanding lines at once make its own loads wait, and steps without any leave the memory
- * idle. */
+/* Lines fetched to L2 while tiles compute: `lines` cache lines at every step whose number has no
+ * bit of `skip`, from `next` on, up to `end`. Small helpings, evenly spread: more than the core's
+ * twenty or so outstanding lines at once make its own loads wait, and steps without any leave the
+ * memory idle. */
 typedef struct fetch_state {
   const char *next, *end;
   int64_t lines, skip;

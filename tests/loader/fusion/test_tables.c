@@ -35,9 +35,10 @@ static opipe_status bind_as(test_graph *t, uint32_t flags, opi_bound **out_bound
 
 static bool turns_table(const opi_graph *g) {
   bool found = false;
-  for (uint32_t n = 0; n < g->n_nodes; ++n)
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
     found = found || (strcmp(g->nodes[n].op, "Transpose") == 0 &&
                       strcmp(g->values[g->nodes[n].in[0]].name, "table") == 0);
+  }
   return found;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The strategies that planner `auto` ranks behind the best are different things to do, each as good
- * as any cut of its kind, however early bounds end the search.
- * ctest: timeout=120
+ * as any cut of its kind, however early bounds end the search. Bytes that an order keeps are
+ * counted before it is played. ctest: timeout=120
  */
+#include "partition/study/auto/space.h"
 #include "tests/partition/study/auto.h"
 
 /* Four samples at once take hardly longer than one, so that no bound of smaller micro-batches comes
@@ -146,8 +147,72 @@ static void test_a_better_cut_is_everybodys(void) {
   OPI_ASSERT(n > 0);
 }
 
+/* ---- candidates that do not fit fall before they are played ---- */
+
+/* Bytes of one stage of a strategy: what a micro-batch keeps of it, as the search counts them. */
+static opi_stage_load kept_of(const opi_layers *layers, const opi_strategy *s, uint32_t stage) {
+  const uint32_t a = s->stages[stage].first, b = s->stages[stage].end;
+  opi_stage_load load = {.input_bytes = 0};
+  for (uint32_t i = a; i < b; ++i)
+    load.stash_bytes += (double)opi_layers_at(layers, i, s->samples).stash_bytes;
+  if (a > 0 && s->recompute)
+    load.input_bytes = (double)opi_layers_at(layers, a - 1, s->samples).cut_bytes;
+  return load;
+}
+
+/* The bytes that an order's ranks are said to keep are those that its play finds: a millionth less
+ * is too little, and as much is enough. */
+static void one_kept(const opi_auto *q, const opi_strategy *s) {
+  opi_shown shown;
+  double peaks[64] = {0};
+  opi_stage_load loads[64];
+  OPI_ASSERT_OK_FATAL(opi_strategy_show(q, s, NULL, &shown, &err), &err);
+  const uint32_t n = shown.order->problem.n_ranks, k = shown.played.result.n_classes;
+  OPI_ASSERT_FATAL(n <= 64 && s->n_stages <= 64);
+  for (uint32_t i = 0; i < s->n_stages; ++i)
+    loads[i] = kept_of(q->planning.layers, s, i);
+  for (uint32_t i = 0; i < n * k; ++i)
+    peaks[i / k] = fmax(peaks[i / k], shown.played.result.peak_bytes[i]);
+  for (uint32_t r = 0; r <= n; ++r) {
+    const double had = peaks[r % n];
+    OPI_ASSERT(had > 0);
+    peaks[r % n] *= r < n ? 1 - 1e-6 : 1;
+    const bool exceeds = opi_order_must_exceed(shown.order, loads, NULL, s->recompute, peaks, n);
+    if (exceeds != (r < n)) {
+      OPI_FAIL("%s%s, rank %u of %u: %.0f bytes kept, %s", s->schedule,
+               s->recompute ? ", recomputed" : "", r, n, had, exceeds ? "refused" : "let pass");
+    }
+    peaks[r % n] = had;
+  }
+  opi_shown_release(&shown);
+}
+
+static void test_kept_before_it_is_played(void) {
+  static const char *const schedules[] = {
+      "gpipe",      "1f1b:policy=pa",  "zb-h1", "zbv", "interleaved:chunks=2",
+      "looped-bfs", "seq1f1b:slices=2"};
+  opi_cluster c = make_cluster(1, 4, 0, dapple_rates);
+  opi_test_random random = {11};
+  opi_layers *layers = random_model(&random, 12);
+  for (uint32_t i = 0; i < 2 * OPI_COUNT(schedules); ++i) {
+    opi_auto q = auto_question(layers, &c, 8);
+    q.causal = true;
+    q.fixed =
+        (opi_auto_fixed){.schedule = schedules[i / 2],
+                         .n_ranks = 4,
+                         .pipelines = 1,
+                         .microbatches = 8,
+                         .recompute = i % 2 == 0 ? OPI_RECOMPUTES_NEVER : OPI_RECOMPUTES_ALWAYS};
+    opi_auto_answer *answer = auto_ask(&q);
+    one_kept(&q, answer->ranked[0].strategy);
+    opi_auto_free(answer);
+  }
+  opi_layers_free(layers);
+}
+
 static const opi_test tests[] = {OPI_TEST(test_bounds_hide_nobody), OPI_TEST(test_ranked_shapes),
-                                 OPI_TEST(test_a_better_cut_is_everybodys)};
+                                 OPI_TEST(test_a_better_cut_is_everybodys),
+                                 OPI_TEST(test_kept_before_it_is_played)};
 
 int main(int argc, char **argv) {
   return run_planners(tests, OPI_COUNT(tests), argc, argv);

@@ -8,7 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "abi/api/plan_team.h"
+#include "abi/api/team/plan_team.h"
 #include "loader/base/cores.h"
 #include "partition/plan/kernels.h"
 

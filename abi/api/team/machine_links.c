@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between the processes of a team, measured by the transport's own calls: process 0 hands a
  * small message back and forth with each other process, then large ones. */
-#include "abi/api/machine_links.h"
+#include "abi/api/team/machine_links.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

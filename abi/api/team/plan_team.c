@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/api/plan_team.h"
+#include "abi/api/team/plan_team.h"
 #include "loader/base/cores.h"
 
 /* A process's part; then its params as text [n_text], and told devices. */
