@@ -59,6 +59,10 @@ typedef struct opi_alias {
   uint32_t value; /* OPIPE_NONE: dropped */
 } opi_alias;
 
+typedef struct opi_noise {
+  uint32_t bits, pattern;
+} opi_noise;
+
 struct opi_builder {
   opi_graph *graph;               /* under construction */
   opi_arena *scratch;             /* released after the pass */
@@ -71,10 +75,8 @@ struct opi_builder {
                                 they are (1 MiB) */
   uint32_t dropout;          /* OPI_DROPOUT_* */
   double dropout_ratio;
-  struct {
-    uint32_t bits, pattern;
-  } noise;      /* passes/fuse_noise.c; 0 bits: none */
-  bool appends; /* devices have opipe.Append, and Attention that is causal beside lengths */
+  opi_noise noise; /* passes/fuse_noise.c; 0 bits: none */
+  bool appends;    /* devices have opipe.Append, and Attention that is causal beside lengths */
   struct opi_map *names;      /* value names in use */
   struct opi_map *next_names; /* next number for each stem of generated names */
   /* -- the rest is private to the builder and loader/passes -- */
