@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made from a bound model or read from JSON. */
-#include "abi/api/team/plan_team.h"
 #include "abi/api/study.h"
+#include "abi/api/team/plan_team.h"
 #include "loader/base/fp.h"
 #include "loader/gradient/account.h"
 #include "partition/make/work.h"
