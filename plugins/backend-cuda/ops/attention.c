@@ -161,6 +161,10 @@ opipe_status cuda_attention_read(const cuda_rule *r, uint32_t base, cuda_attenti
   if (opipe_attr_int(r->node, "left_window_size", -1) >= 0 ||
       opipe_attr_int(r->node, "right_window_size", -1) >= 0)
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "windows are not supported");
+  if (out->causal && cuda_in(r, base + IN_NONPAD) != NULL) { /* the offset is each sequence's own */
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED,
+                       "causal masks beside nonpad_kv_seqlen are not supported");
+  }
   return OPIPE_OK;
 }
 
