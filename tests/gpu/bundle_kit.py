@@ -165,10 +165,11 @@ def command(arguments, clock, refuse=(), **more):
 
 def each(function, items):
     """[function(item)], JOBS at once; Failed with the words of all that failed. An interruption (a signal) ends the programs, too."""
-    results, failures = [], []
+    results, failures, begun = [], [], []
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        begun = [(item, pool.submit(function, item)) for item in items]
         try:
+            for item in items:  # a signal may come while programs begin
+                begun.append((item, pool.submit(function, item)))
             for item, done in begun:
                 try:
                     results.append(done.result())
