@@ -166,7 +166,7 @@ static bool is_known(const opi_team *t, uint32_t session) {
 }
 
 static void blame(opi_team *t, uint32_t session) {
-  char culprit[256], other[256] = "";
+  char culprit[240], other[240] = ""; /* both fit in a reason */
   place waiter, end = follow(t, session, &waiter);
   if (end.told == NULL)
     return;
