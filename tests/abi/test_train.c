@@ -319,8 +319,9 @@ static void test_wrong_learning_rates_are_refused(void) {
   opipe_submit_params params = batch_of(inputs);
   params.flags = OPIPE_SUBMIT_LR;
   params.struct_size = (uint32_t)OPIPE_END(opipe_submit_params, reserved2);
-  OPI_ASSERT_ERROR(k.api->session_train_step(k.session, &params, &request, &k.err), OPIPE_E_INVALID,
-                   &k.err, "session_train_step: flags 0x2 ask for lr, behind the 96 bytes");
+  OPI_ASSERT_ERROR(
+      k.api->session_train_step(k.session, &params, &request, &k.err), OPIPE_E_INVALID, &k.err,
+      "session_train_step: flags 0x2 ask for lr, which lies beyond the struct's 96 bytes");
   params.struct_size = sizeof params;
   params.lr = 0.1;
   OPI_ASSERT_ERROR(
