@@ -57,6 +57,20 @@ static opipe_status put(opi_team *t, const char *key, const uint8_t *bytes, uint
   return OPIPE_OK;
 }
 
+static opipe_status replace(opi_team *t, uint32_t i, const opi_channel_message *m, uint64_t from,
+                            opipe_error *err) {
+  opi_entry_posted *entry = &t->board.entries[i];
+  const uint32_t n = (uint32_t)(m->n_bytes - from);
+  uint8_t *copy = n == 0 ? NULL : opi_alloc(t->allocator, n);
+  if (copy == NULL && n != 0)
+    return opi_fail_nomem(err, n, "an entry of the board");
+  if (n != 0)
+    memcpy(copy, m->bytes + from, n);
+  opi_free(t->allocator, entry->bytes, entry->n);
+  *entry = (opi_entry_posted){copy, n};
+  return OPIPE_OK;
+}
+
 /* A message: the key with the 0 at its end, then the bytes. */
 opipe_status opi_board_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
                             opipe_error *err) {
@@ -67,6 +81,9 @@ opipe_status opi_board_hear(opi_team *t, opi_connection *link, const opi_channel
     return opi_fail(err, OPIPE_E_INVALID, "a board entry of %llu bytes without a key that fits",
                     (unsigned long long)m->n_bytes);
   }
+  uint32_t taken = 0; /* two posted it at once: what process 0 had first counts */
+  if (opi_map_get(t->board.keys, key, &taken))
+    return opi_team_is_root(t) ? OPIPE_OK : replace(t, taken, m, n_key + 1, err);
   OPI_TRY(put(t, key, m->bytes + n_key + 1, (uint32_t)(m->n_bytes - n_key - 1), err));
   if (opi_team_is_root(t))
     opi_team_send(t, link->rank, OPI_FRAME_POST, 0, m->bytes, m->n_bytes);
