@@ -101,15 +101,26 @@ static place find(const opi_team *t, uint32_t session, uint32_t state, uint32_t 
   return at;
 }
 
-/* Does every rank that has work stand still for the session's limit? */
-static bool stands(const opi_team *t, uint32_t session) {
+/* Has every process told something of the session? */
+static bool all_tell(const opi_team *t, uint32_t session) {
+  uint32_t n = 0, last = OPIPE_NONE;
+  place at = {NULL, 0};
+  while ((at = next_of(t, session, &at)).told != NULL) {
+    n += at.process != last;
+    last = at.process;
+  }
+  return n == t->place.size;
+}
+
+/* Does every rank that has work stand still for so many times the session's limit? */
+static bool stands(const opi_team *t, uint32_t session, uint32_t times) {
   place at = {NULL, 0};
   bool any = false;
   while ((at = next_of(t, session, &at)).told != NULL) {
     const opi_told *told = at.told;
     if (told->state == OPI_TOLD_IDLE)
       continue;
-    if (told->limit_ns == 0 || told->still_ns < told->limit_ns)
+    if (told->limit_ns == 0 || told->still_ns / times < told->limit_ns)
       return false;
     any = true;
   }
@@ -180,9 +191,11 @@ static void blame(opi_team *t, uint32_t session) {
   opi_team_send(t, OPI_NOBODY, OPI_FRAME_STUCK, 0, &stuck, sizeof stuck);
 }
 
+/* Whoever has not told yet may be the one that is waited for: it gets the limit once more. */
 void opi_standing_judge(opi_team *t) {
   for (const opi_teller *at = t->tellers; at != NULL; at = at->next) {
-    if (!is_known(t, at->session) && stands(t, at->session))
+    const uint32_t times = all_tell(t, at->session) ? 1 : 2;
+    if (!is_known(t, at->session) && stands(t, at->session, times))
       blame(t, at->session);
   }
 }
