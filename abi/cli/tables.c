@@ -20,6 +20,7 @@ enum {
   PLAN_SEED, /* plan */
   RUN,
   TRAIN,
+  TEAM, /* run, train */
   PLUGINS,
   SCHEDULE,
   SIMULATE, /* simulate */
@@ -178,16 +179,6 @@ const cli_option cli_option_rows[] = {
     {RUN, "input", "NAME=FILE", "an input tensor, .npy or .pb (repeatable)", LIST(inputs)},
     {RUN, "output", "DIR", "write every output as DIR/NAME.npy; also -o", TEXT(output),
      .letter = 'o'},
-    {RUN, "launcher", "none|NAME",
-     "launcher whose variables number this process among the others: torchrun, openmpi, hydra, "
-     "slurm (default: the first complete set)",
-     TEXT(team.launcher)},
-    {RUN, "silence", "SECONDS",
-     "another process that is not heard for so long has failed (10; at least 0.1)",
-     REAL(team.silence_s)},
-    {RUN, "place", "RANKS/RANKS...",
-     "the ranks of each of several processes, 0,1/2,3 (default: blocks of one size)",
-     TEXT(team.place)},
     {RUN, "requests", "N", "run a stream of N requests: throughput and latency",
      COUNT(n_requests, 1 << 30)},
     {RUN, "check", "[max|element]", "compare with the outputs of a folder's data sets",
@@ -202,17 +193,18 @@ const cli_option cli_option_rows[] = {
     {RUN, "seed", "N", "seed of random inputs (0)", OWN(seed)},
     {RUN, "tuned", "allow|require", TUNED_HELP, CHOICE(tuned, "allow|require")},
 
-    {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
-    {TRAIN, "launcher", "none|NAME",
-     "launcher whose variables number this process among the others: torchrun, openmpi, hydra, "
-     "slurm (default: the first complete set)",
+    {TEAM, "launcher", "none|NAME",
+     "whose variables say which of several processes this is: torchrun, openmpi, hydra, slurm "
+     "(default: the first complete set)",
      TEXT(team.launcher)},
-    {TRAIN, "silence", "SECONDS",
-     "another process that is not heard for so long has failed (10; at least 0.1)",
+    {TEAM, "silence", "SECONDS",
+     "a process that is not heard from for so long has failed (10; at least 0.1)",
      REAL(team.silence_s)},
-    {TRAIN, "place", "RANKS/RANKS...",
+    {TEAM, "place", "RANKS/RANKS...",
      "the ranks of each of several processes, 0,1/2,3 (default: blocks of one size)",
      TEXT(team.place)},
+
+    {TRAIN, "shuffle", NULL, "shuffle the samples anew in every epoch", FLAG(t.shuffle)},
     {TRAIN, "save", "DIR", "write a checkpoint at the end, and when SIGUSR1 asks", TEXT(t.save)},
     {TRAIN, "save-every", "N", "also after every N mini-batches", NUMBER(t.save_every)},
     {TRAIN, "resume", "DIR", "continue from a checkpoint", TEXT(t.resume)},
@@ -341,7 +333,7 @@ const cli_option cli_option_rows[] = {
      "--cluster: transport of the links (local; between the processes of a launcher: shm)",
      TEXT(transport)},
     {PROFILE, "launcher", "none|NAME",
-     "--cluster: whose variables say which of several processes this is (preset: the first "
+     "--cluster: whose variables say which of several processes this is (default: the first "
      "complete set); links between the processes are measured",
      TEXT(team.launcher)},
     {PROFILE, "batch-dim", "NAME[,NAME...]", "the free dimensions that are the batch", TEXT(batch)},
@@ -421,14 +413,14 @@ const cli_command cli_commands[] = {
      "run a model (or a model folder with data sets) as a pipeline",
      "MODEL|DIR",
      cli_run,
-     {PLAN, PLANNER, MODEL, RUN, COMMON},
+     {PLAN, PLANNER, MODEL, RUN, TEAM, COMMON},
      .basics = "stages device schedule microbatches memory auto input output requests check bind "
                "json help"},
     {"train",
      "train a model as a pipeline on data from files",
      "MODEL",
      cli_train,
-     {DATA, TRAINED, OPTIMIZE, TRAIN, PLAN, PLANNER, MODEL, COMMON},
+     {DATA, TRAINED, OPTIMIZE, TRAIN, TEAM, PLAN, PLANNER, MODEL, COMMON},
      .basics = "data batch loss optimizer steps epochs save resume save-model stages device "
                "schedule microbatches help"},
     {"launch",
@@ -499,6 +491,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [PLAN_SEED] = "Optimizer, precision, length",
                                      [RUN] = "Requests, results, checks",
                                      [TRAIN] = "Results, checks, resuming",
+                                     [TEAM] = "Several processes",
                                      [PLUGINS] = "Plugins",
                                      [SCHEDULE] = "Schedules",
                                      [SIMULATE] = "Results",

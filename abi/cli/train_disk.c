@@ -115,7 +115,7 @@ int train_check_disk(const train_loop *l) {
 
 void train_say_unsaved(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
-  if (l->run->quiet || t->save != NULL || t->save_model != NULL)
+  if (l->run->quiet || t->save != NULL || t->save_model != NULL || l->run->s->team_rank != 0)
     return;
   cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__,
            "the trained weights will not be saved: --save DIR keeps a checkpoint, --save-model "

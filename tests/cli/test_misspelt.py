@@ -42,7 +42,7 @@ FOREIGN = [
     (["run", MODEL, "---"], "'---' ('onnx-pipe run --help')"),
     (["run", MODEL, "-x"], "'-x' ('onnx-pipe run --help')"),
     (["inspect", MODEL, "-o", "x"], "'-o' ('onnx-pipe inspect --help')"),
-    (["run", MODEL, "--s", "2"], "'--s' may be any of --stages, --schedule, --silence, --seed"),
+    (["run", MODEL, "--s", "2"], "'--s' may be any of --stages, --schedule, --seed, --silence"),
 ]
 VALUES = [
     (["run", MODEL, "--stages"], "run: --stages needs a value: S"),
