@@ -9,7 +9,7 @@ more than 8 % of a core are left out where three clean ones remain; the column `
 
 Aims of a row are judged by its median. A record is written after every row.
 
-usage: inference.py --models DIR --library FILE [--rounds N] [--only WORD,...] [--peer-only]
+usage: inference.py --models DIR --library FILE [--rounds N] [--requests N] [--only WORD,...] [--peer-only]
                     [--record DIR]
 exit status: 1 when an engine fails or an aim is missed
 """
@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -36,21 +37,21 @@ ROUNDS_MOST = 2  # as many times the rounds that are wanted, where few of them a
 REQUESTS = 32
 # The layer before which a hand would cut: half of the multiplications, the head included.
 CUT_LAYER, LAYERS = 9, 12
-# Model, free dimensions, and by threads what speed over ONNX Runtime's is asked for: convolutions and experts may
-# take 1.1 of its time, products of integers as much as it does.
+# Model, free dimensions, and what speed over ONNX Runtime's is asked for with one and with two threads.
 SINGLE = [
-    ("gpt2_small", {"batch": 1, "seq": 128}, {}),
-    ("gpt2_small", {"batch": 4, "seq": 128}, {1: 1.05}),
-    ("bert_base", {"batch": 1, "seq": 128}, {}),
-    ("small", {"batch": 1, "seq": 64}, {}),
-    ("small_past", {"batch": 1, "seq": 1, "past": 64}, {}),
-    ("resnet50", {"batch": 1}, {1: 1 / 1.1, 2: 1 / 1.1}),
-    ("mobilenet_v3", {"batch": 1}, {1: 1 / 1.1, 2: 1 / 1.1}),
-    ("wav2vec2", {"batch": 1, "samples": 16000}, {1: 1 / 1.1, 2: 1 / 1.1}),
-    ("moe_block", {"batch": 1, "seq": 64}, {1: 1 / 1.1, 2: 1 / 1.1}),
-    ("bert_base-int8", {"batch": 1, "seq": 128}, {1: 1.0, 2: 1.0}),
-    ("gpt2_small-int8", {"batch": 1, "seq": 128}, {1: 1.0, 2: 1.0}),
+    ("gpt2_small", {"batch": 1, "seq": 128}, 1.10),
+    ("gpt2_small", {"batch": 4, "seq": 128}, 1.10),
+    ("bert_base", {"batch": 1, "seq": 128}, 1.10),
+    ("small", {"batch": 1, "seq": 64}, 1.10),
+    ("small_past", {"batch": 1, "seq": 1, "past": 64}, 1.10),
+    ("resnet50", {"batch": 1}, 1.05),
+    ("mobilenet_v3", {"batch": 1}, 1.05),
+    ("wav2vec2", {"batch": 1, "samples": 16000}, 1.0),
+    ("moe_block", {"batch": 1, "seq": 64}, 1.0),
+    ("bert_base-int8", {"batch": 1, "seq": 128}, 1.0),
+    ("gpt2_small-int8", {"batch": 1, "seq": 128}, 1.0),
 ]
+AIM_STREAM = 1.0  # two stages of a thread beside the best other way of ours to use two cores
 
 
 def spread(values):
@@ -180,9 +181,10 @@ def stream_rows(args, name, dims):
         jobs["1 stage x 1 thread"] = dict(pipe, stages=1, threads=1)
         jobs["1 stage x 2 threads"] = dict(pipe, stages=1, threads=2)
         jobs["2 stages x 1 thread"] = dict(pipe, stages=2, threads=1)
+        jobs["2 replicas x 1 thread"] = dict(pipe, stages=1, replicas=2, threads=1)
     race = Race(jobs)
-    race.run("stream", REQUESTS, args.rounds)
-    ways = {label: [REQUESTS / t for t in reversed(race.times(label))] for label in race.alive}
+    race.run("stream", args.requests, args.rounds)
+    ways = {label: [args.requests / t for t in reversed(race.times(label))] for label in race.alive}
     ratios = {}
     if "2 stages x 1 thread" in race.alive:
         others = [label for label in race.alive if label != "2 stages x 1 thread"]
@@ -191,7 +193,7 @@ def stream_rows(args, name, dims):
     race.close()
     return {
         "model": name,
-        "requests": REQUESTS,
+        "requests": args.requests,
         "requests_per_second": ways,
         "ratios": ratios,
         "peak_mib": peaks,
@@ -296,6 +298,11 @@ def verdicts(record):
             what = f"{row['model']} {row['shape']} t{row['threads']}: speed over ONNX Runtime's"
             speed = row["ratio"][1]
             found.append((what, speed, row["aim"], speed >= row["aim"]))
+    for row in record["stream"]:
+        ours = [row["ratios"][label][0][1] for label in ("1 stage x 2 threads", "2 replicas x 1 thread") if label in row["ratios"]]
+        if ours:
+            what = f"stream, {row['model']}: 2 stages x 1 thread over the best of 1 x 2 threads and 2 replicas"
+            found.append((what, min(ours), AIM_STREAM, min(ours) >= AIM_STREAM))
     return found
 
 
@@ -334,27 +341,33 @@ def keep(args, record, text, name):
         file.write("\n")
 
 
-def measure(args):
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "versions": versions(args),
-        "single": [],
-        "stream": [],
-    }
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def until_stopped(measure, args, record):
+    """measure(args, record); when it is interrupted or terminated, the rows that `record` has by then are all there is."""
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        measure(args, record)
+    except KeyboardInterrupt:
+        print("interrupted: what follows was measured before", file=sys.stderr)
+    return record
+
+
+def measure(args, record):
     with tempfile.TemporaryDirectory() as scratch:
-        for name, dims, aims in SINGLE:
+        for name, dims, aim in SINGLE:
             for threads in (1, 2):
                 text = f"{name} {'x'.join(map(str, dims.values()))} t{threads}"
                 if wanted(args, text):
-                    row = single_row(args, name, dims, threads, aims.get(threads), scratch)
+                    row = single_row(args, name, dims, threads, aim, scratch)
                     record["single"].append(row)
                     keep(args, record, report(record), "inference")
                     progress(text)
     if wanted(args, "stream"):
         record["stream"].append(stream_rows(args, "gpt2_small", {"batch": 1, "seq": 128}))
         keep(args, record, report(record), "inference")
-    return record
 
 
 def main():
@@ -362,13 +375,15 @@ def main():
     parser.add_argument("--models", required=True, help="where the models are, or are made")
     parser.add_argument("--library", default="", help="libonnxpipe.so")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="of a turn of the stream")
     parser.add_argument(
         "--only", help="words: rows of these names, shapes and threads, e.g. `gpt2_small,4x128,t1` or `stream`"
     )
     parser.add_argument("--peer-only", action="store_true", help="ONNX Runtime alone")
     parser.add_argument("--record", help="folder for YYYY-MM-DD-inference.md and .json")
     args = parser.parse_args()
-    record = measure(args)
+    record = {"date": datetime.date.today().isoformat(), "machine": machine(), "versions": versions(args), "single": [], "stream": []}
+    until_stopped(measure, args, record)
     print(report(record))
     failed = any(row["errors"] for row in record["single"] + record["stream"])
     return 1 if failed or not all(held for *_, held in verdicts(record)) else 0

@@ -4,7 +4,8 @@
 Every shape runs with weights from memory, as in a model: as many copies as make 160 MB (up to 16 rows)
 or 40 MB, all of them in one graph, so that the peer's call overhead is shared; what an empty call costs
 is subtracted once more. Printed: GFLOP/s best (95th percentile) / median of both, their ratio, whether
-the results are equal bit for bit, else the largest difference.
+the results are equal bit for bit, else the largest difference; and what share of the machine's limit a product
+takes: of reading its weights, up to 16 rows, else of multiply-adds on registers. Aims are printed behind the rows.
 
 Usage: kernels.py SHIM.so [--threads N] [--isa NAME] [--rows 1,5,...] [--shapes 768x768,...] [--seconds S]
                   [--clock cpu]
@@ -17,11 +18,16 @@ import time
 import numpy as np
 import onnx
 import onnxruntime
+from inference import verdicts_text
 from onnx import TensorProto, helper, numpy_helper
 
 SHAPES = "768x768,768x2304,768x3072,3072x768,768x50257"
 ROWS = "1,5,16,128,512"
 SETTLE_SECONDS = 0.03
+FEW_ROWS = 16
+PEAK_STEPS = 400000  # a millisecond or two
+# One row, of the read bandwidth; the time of one row over that of up to 16; more rows, over ONNX Runtime; 512 rows, of the peak.
+AIM_READ, AIM_FEW, AIM_SPEED, AIM_PEAK = 0.95, 0.8, 1.10, 0.92
 
 
 def pointer(array):
@@ -55,7 +61,7 @@ class Own:
             for p in packed:
                 self.libc.free(ctypes.c_void_p(p))
 
-        return run, y, release
+        return run, y, packed, release
 
 
 def peer(weights, x, threads):
@@ -125,6 +131,70 @@ def turns(calls, seconds, clock=time.perf_counter, fewest=4):
     return [np.array([t for found in rounds for t in found[i]]) for i in range(len(calls))], left_out
 
 
+class Limit:
+    """The contestant that says how fast the machine could be: reading the weights, up to 16 rows; products on registers, for
+    more. `share` of it is what a product takes of the bandwidth, or of the peak."""
+
+    def __init__(self, own, rows, packed, n_bytes, flops):
+        self.kind, self.scale = ("read bandwidth", 1.0) if rows <= FEW_ROWS else ("peak", 0.0)
+        lib = own.lib
+        lib.shim_read.restype, lib.shim_peak.restype = ctypes.c_uint64, ctypes.c_double
+
+        def read():
+            for p in packed:
+                lib.shim_read(own.exec, ctypes.c_void_p(p), ctypes.c_uint64(n_bytes))
+
+        def multiply():
+            self.scale = flops / max(1.0, lib.shim_peak(own.exec, ctypes.c_int64(PEAK_STEPS)))
+
+        self.run = read if rows <= FEW_ROWS else multiply
+
+    def share(self, rounds):
+        """Of the limit, in the median of rounds, where both stand beside each other."""
+        return float(np.median([np.median(found[2]) * self.scale / np.median(found[0]) for found in rounds]))
+
+
+def row_of(own, shape, rows, threads, seconds, clock, empty):
+    """A row's text, and (rows, speed over the peer, kind of limit, share of it, median seconds of a product)."""
+    k, n = map(int, shape.split("x"))
+    copies = max(1, int((160e6 if rows <= FEW_ROWS else 40e6) / (4 * k * n)))
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((rows, k), np.float32)
+    weights = [rng.standard_normal((k, n), np.float32) * np.float32(0.1) for _ in range(copies)]
+    run, y, packed, release = own.prepare(weights, x)
+    peer_run, outputs = peer(weights, x, threads)  # which the binding points at
+    del weights
+    z = outputs[-1]
+    flops = 2.0 * rows * k * n * copies
+    limit = Limit(own, rows, packed, 4 * k * n, flops)
+    rounds, noise = rounds_of([run, peer_run, limit.run], seconds, clock)
+    mine, theirs = (np.array([t for found in rounds for t in found[i]]) - (empty if i else 0.0) for i in range(2))
+    rate = [(1e-9 * flops / np.percentile(t, 5), 1e-9 * flops / np.median(t)) for t in (mine, theirs)]
+    speed = float(np.median([(np.median(found[1]) - empty) / np.median(found[0]) for found in rounds]))
+    share = limit.share(rounds)
+    equal = "yes" if np.array_equal(y.view(np.uint32), z.view(np.uint32)) else f"{np.abs(y - z).max():.1e}"
+    text = (f"| {rows}, {shape} | {rate[0][0]:.1f} / {rate[0][1]:.1f} | {rate[1][0]:.1f} / {rate[1][1]:.1f} | {rate[0][0] / rate[1][0]:.2f} / "
+            f"{speed:.2f} | {share:.2f} of the {limit.kind} | {equal} | {100 * noise:.0f} % |")
+    release()
+    return text, (rows, speed, limit.kind, share, float(np.median(mine)) / copies)
+
+
+def verdicts(found, threads):
+    """(what, found, aim, held) of rows {(shape, rows): numbers}."""
+    judged = []
+    for (shape, rows), (_, speed, kind, share, seconds) in found.items():
+        what = f"fp32 product, {rows} rows, {shape}, t{threads}"
+        if rows == 1:
+            judged.append((f"{what}: share of the {kind}", share, AIM_READ))
+        elif rows <= FEW_ROWS and (shape, 1) in found:
+            judged.append((f"{what}: time of one row over theirs", found[shape, 1][4] / seconds, AIM_FEW))
+        elif 64 <= rows <= 512:
+            judged.append((f"{what}: speed over ONNX Runtime's", speed, AIM_SPEED))
+            if rows == 512:
+                judged.append((f"{what}: share of the {kind}", share, AIM_PEAK))
+    return [(what, value, aim, value >= aim) for what, value, aim in judged]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("shim")
@@ -144,27 +214,14 @@ def main():
     del empty_call, empty_outputs
     print(f"{own.isa}, {args.threads} thread(s), ONNX Runtime {onnxruntime.__version__}; its empty call of "
           f"{1e6 * empty:.1f} us is subtracted")
-    print("| rows, KxN | ours, GFLOP/s best / median | ONNX Runtime | ours : theirs best / median | equal bits | noisy |")
-    print("|---|---|---|---|---|---|")
+    print("| rows, KxN | ours, GFLOP/s best / median | ONNX Runtime | ours : theirs best / median | limit | equal bits | noisy |")
+    print("|---|---|---|---|---|---|---|")
+    found = {}
     for shape in args.shapes.split(","):
-        k, n = map(int, shape.split("x"))
         for rows in map(int, args.rows.split(",")):
-            copies = max(1, int((160e6 if rows <= 16 else 40e6) / (4 * k * n)))
-            rng = np.random.default_rng(1)
-            x = rng.standard_normal((rows, k), np.float32)
-            weights = [rng.standard_normal((k, n), np.float32) * np.float32(0.1) for _ in range(copies)]
-            run, y, release = own.prepare(weights, x)
-            peer_run, outputs = peer(weights, x, args.threads)  # which the binding points at
-            del weights
-            z = outputs[-1]
-            (mine, theirs), noise = turns([run, peer_run], args.seconds, clock)
-            theirs = theirs - empty
-            flops = 2e-9 * rows * k * n * copies
-            rate = [(flops / np.percentile(t, 5), flops / np.median(t)) for t in (mine, theirs)]
-            equal = "yes" if np.array_equal(y.view(np.uint32), z.view(np.uint32)) else f"{np.abs(y - z).max():.1e}"
-            print(f"| {rows}, {shape} | {rate[0][0]:.1f} / {rate[0][1]:.1f} | {rate[1][0]:.1f} / {rate[1][1]:.1f} "
-                  f"| {rate[0][0] / rate[1][0]:.2f} / {rate[0][1] / rate[1][1]:.2f} | {equal} | {100 * noise:.0f} % |", flush=True)
-            release()
+            text, found[shape, rows] = row_of(own, shape, rows, args.threads, args.seconds, clock, empty)
+            print(text, flush=True)
+    print("\n".join(["", *verdicts_text(verdicts(found, args.threads))]), flush=True)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,11 @@ import tempfile
 import numpy as np
 
 import models
-from inference import Race, keep, machine, progress, show, wanted
+from inference import Race, keep, machine, progress, show, until_stopped, verdicts_text, wanted
 
 ROWS, SEQ, MICRO = 8, 128, 8
+ONE_RANK, TWO_RANKS = "onnx-pipe, 1 rank x 2 threads", "onnx-pipe, zb-h1, 2 ranks x 1 thread"
+AIM_RANKS, AIM_COMPILED = 0.95, 1.4
 
 
 def races(model):
@@ -54,6 +56,10 @@ def races(model):
             "torch pipelining 1F1B": dict(halves, schedule="1F1B"),
             "onnx-pipe chimera": dict(pipe, schedule="chimera"),
             "onnx-pipe zb-h1": dict(pipe, schedule="zb-h1"),
+        },
+        "two cores, one rank or two": {
+            ONE_RANK: ours,
+            TWO_RANKS: dict(pipe, schedule="zb-h1"),
         },
     }
 
@@ -105,6 +111,17 @@ def text_of(model, name, row):
     return "\n".join(lines) + "\n"
 
 
+def verdicts(found):
+    """(what, found, aim, held) of the races that have an aim."""
+    judged = []
+    for name, label, aim in (("unsplit fp32, compiled", "onnx-pipe, whole batch", AIM_COMPILED), ("two cores, one rank or two", TWO_RANKS, AIM_RANKS)):
+        ratio = found.get(name, {}).get("ratio", {}).get(label)
+        if ratio:
+            what = f"a training step, {label}: speed over {found[name]['first']}"
+            judged.append((what, ratio[0][1], aim, ratio[0][1] >= aim))
+    return judged
+
+
 def versions(args):
     import torch
 
@@ -118,6 +135,24 @@ def versions(args):
         "onnx-pipe": host_numpy.Library(args.library).version,
         "commit": said.stdout.strip() or "unknown",
     }
+
+
+def report(args, record):
+    about = record["machine"]
+    found = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+    head = (f"# Training, {record['date']}\n\n{about['cpu']}, {about['cores']} cores, {' '.join(about['isa'])}, {about['memory_gib']} GiB; "
+            f"{found}\n")  # fmt: skip
+    races_text = [text_of(args.model, name, row) for name, row in record["races"].items()]
+    return "\n".join([head, *races_text, *verdicts_text(verdicts(record["races"]))])
+
+
+def measure(args, record):
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, jobs in races(args.model).items():
+            if wanted(args, name):
+                record["races"][name] = run_race(args, jobs, scratch)
+                keep(args, record, report(args, record) + "\n", "training")
+                progress(name)
 
 
 def main():
@@ -135,18 +170,8 @@ def main():
         "versions": versions(args),
         "races": {},
     }
-    about = record["machine"]
-    found = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
-    parts = [f"# Training, {record['date']}\n\n{about['cpu']}, {about['cores']} cores, "
-             f"{' '.join(about['isa'])}, {about['memory_gib']} GiB; {found}\n"]
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, jobs in races(args.model).items():
-            if wanted(args, name):
-                record["races"][name] = run_race(args, jobs, scratch)
-                parts.append(text_of(args.model, name, record["races"][name]))
-                keep(args, record, "\n".join(parts), "training")
-                progress(name)
-    print("\n".join(parts))
+    until_stopped(measure, args, record)
+    print(report(args, record))
     return 1 if any(row["errors"] for row in record["races"].values()) else 0
 
 

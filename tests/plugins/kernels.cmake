@@ -12,9 +12,9 @@ foreach(target IN LISTS OPI_TEST_TARGETS OPI_BENCH_TARGETS)
   endif()
 endforeach()
 
-# For tests/bench/kernels.py, which loads it beside ONNX Runtime.
+# For tests/bench/kernels.py and small.py, which load it beside ONNX Runtime.
 add_library(bench-kernels-shim SHARED EXCLUDE_FROM_ALL
-  ${PROJECT_SOURCE_DIR}/tests/bench/kernels_shim.c ${kernel_objects})
+  ${PROJECT_SOURCE_DIR}/tests/bench/kernels_shim.c ${PROJECT_SOURCE_DIR}/tests/bench/peak_shim.c ${kernel_objects})
 target_include_directories(bench-kernels-shim PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(bench-kernels-shim PRIVATE opi_flags m Threads::Threads)
 target_compile_options(bench-kernels-shim PRIVATE -ffp-contract=off -fno-math-errno)
