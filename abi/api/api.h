@@ -81,6 +81,7 @@ struct opi_session_object {
   opi_session *session;
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] the rank is in this process */
+  uint32_t *owners;          /* [n_ranks] in a team: process of the rank */
   uint32_t n_ranks;
   int32_t pid;
   atomic_bool warned_of_rate; /* about steps by a learning rate of 0 */
@@ -406,10 +407,11 @@ void opi_meeting_part(opi_session_object *session);
 void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
 /* The ranks of this process, where the host names none. */
 opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
-/* Tells all processes whether this one is ready (`own`), its plan and its ranks, and returns the
- * answer of all. *out_threads: compute threads of other processes that have the same cores. */
-opipe_status opi_meeting_compare(const opi_session_object *session, opipe_status own,
-                                 uint32_t *out_threads, opipe_error *err);
+/* Tells all processes whether this one is ready (`own`), its plan, flags (OPIPE_SESSION_*) and its
+ * ranks, and returns the answer of all; session->owners is known then. *out_threads: compute
+ * threads of other processes that have the same cores. */
+opipe_status opi_meeting_compare(const opi_session_object *session, uint32_t flags,
+                                 opipe_status own, uint32_t *out_threads, opipe_error *err);
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);

@@ -263,7 +263,8 @@ static const opi_field session_params[] = {
     FLAGS(T, flags,
           OPIPE_SESSION_CHECK_FINITE | OPIPE_SESSION_REFERENCE | OPIPE_SESSION_POISON |
               OPIPE_SESSION_NO_BACKEND_FUSE | OPIPE_SESSION_KEEP_GRADIENTS | OPIPE_SESSION_HOLD |
-              OPIPE_SESSION_TUNED | OPIPE_SESSION_TRACE),
+              OPIPE_SESSION_TUNED | OPIPE_SESSION_TRACE | OPIPE_SESSION_INPUTS_OF_0 |
+              OPIPE_SESSION_OUTPUTS_TO_0),
     ANY(T, max_in_flight),
     ANY(T, watchdog_ns),
     ANY(T, spin_us),

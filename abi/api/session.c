@@ -20,6 +20,7 @@ void opi_session_unref(void *session) {
   opi_free(allocator, s->devices, s->n_ranks * sizeof *s->devices);
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
   opi_free(allocator, s->local, s->n_ranks * sizeof(*s->local));
+  opi_free(allocator, s->owners, s->n_ranks * sizeof(*s->owners));
   opi_free(allocator, s, sizeof(*s));
   opi_plan_unref(plan);
 }
@@ -195,12 +196,15 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
     OPI_TRY(opi_meeting_begin(s, params, err));
     env.job = s->meeting.info.job;
     env.board = &s->meeting.board;
-    env.together = (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_check,
-                                  opi_meeting_told, &s->meeting};
+    env.places = s->owners;
+    env.process = s->meeting.info.rank;
+    env.n_processes = s->meeting.info.size;
+    env.together = (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_gather,
+                                  opi_meeting_check, opi_meeting_told,  &s->meeting};
   }
   opipe_status status = prepare(context, s, params, &env, id, err);
   if (meets)
-    status = opi_meeting_compare(s, status, &env.threads_elsewhere, err);
+    status = opi_meeting_compare(s, params->flags, status, &env.threads_elsewhere, err);
   if (status < 0)
     return status;
   report_kernels(context, s);
@@ -229,8 +233,9 @@ static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan
   s->devices = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof *s->devices);
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
   s->local = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->local));
+  s->owners = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->owners));
   const opipe_status status =
-      s->backends == NULL || s->local == NULL || s->devices == NULL
+      s->backends == NULL || s->local == NULL || s->owners == NULL || s->devices == NULL
           ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
           : open_runtime(context, s, &own, err);
   if (status < 0) {

@@ -208,9 +208,6 @@ static inline uint32_t cli_session_flags(const cli_options *o) {
          (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u) |
          (o->trace != NULL ? OPIPE_SESSION_TRACE : 0u);
 }
-/* Writes the session's last request or step: a picture or a page if the path ends in .svg or .html,
- * else JSON. */
-int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path);
 
 /* ---- tensors that the command owns ---- */
 
@@ -273,6 +270,7 @@ typedef struct cli_session {
   char pinned[256]; /* first input that binding pinned to a given tensor; "": none */
   opipe_team *team; /* of the processes that run this command together; NULL: this one alone */
   uint32_t team_rank;
+  uint64_t watchdog_ns; /* of sessions in a team: --silence; 0: the library's */
   uint32_t *places; /* [n_places] process of each rank, as --place says; malloc'ed; NULL: blocks */
   uint32_t n_places;
   uint32_t *here; /* [n_here] with places: the ranks of this process */
@@ -283,6 +281,9 @@ typedef struct cli_session {
   bool told_to_stop;
 } cli_session;
 
+/* Writes the session's last request or step: a picture or a page if the path ends in .svg or .html,
+ * else JSON. In a team all call it, and process 0 writes. */
+int cli_write_trace(const cli_session *s, opipe_session *session, const char *path);
 int cli_open(const cli_options *options, cli_session *s);
 /* team.c: after cli_open. Joins the other processes of a launcher, and gives options their presets
  * for so many. */
@@ -303,8 +304,12 @@ int cli_share_plan(cli_session *s, int made);
 /* launch_again.c: in a restart by launch, --save DIR is resumed if the job has saved there. */
 void cli_resume_restarted(cli_options *io_options);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */
-/* Refuses a plan whose outputs no single process has whole. */
-int cli_check_outputs(const cli_session *s);
+/* Are some rows of an output made in one process, others in another? */
+int cli_outputs_are_split(const cli_session *s, bool *out_split);
+/* The session's objects for what process 0 does without the others: nothing in it is shared. */
+cli_session cli_alone(const cli_session *s);
+/* The status of what process 0 did alone, for all, which call it together. */
+int cli_status_of_0(const cli_session *s, int status);
 /* Before step or request number `step`: the signal at which to stop here, which is the same in all
  * processes; 0: go on. *out_save: all
  * save a checkpoint here; NULL: the command has none. */
@@ -388,6 +393,7 @@ typedef struct cli_streaming {
   uint32_t session_flags; /* OPIPE_SESSION_* */
   const char *trace;      /* file for the last request; NULL: none */
   bool digests;           /* make digests of all outputs, to compare with another run */
+  bool gathers;           /* in a team: process 0 gets all outputs */
 } cli_streaming;
 /* Runs requests in a session of their own; keeps the last one's outputs, and digests if asked for.
  */
@@ -469,10 +475,11 @@ int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */
 void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
-/* --reference: the plan's stages run one by one, and the uncut model. */
-int cli_run_reference(const cli_options *options, cli_session *s, opipe_plan *plan,
-                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
-                      const cli_json *json);
+/* --reference: the plan's stages run one by one, and the uncut model; in a team by process 0, with
+ * one status for all. status: how this process has fared so far. */
+int cli_compare_with_reference(const cli_options *options, const cli_session *s,
+                               const cli_tensor *inputs, uint32_t n_inputs, int status,
+                               const cli_result *result, const cli_json *json);
 /* Prints the outputs (as text only if `shows`) and the timing. */
 void cli_print_result(const cli_result *result, const cli_timing *timing, bool shows,
                       const cli_json *json);

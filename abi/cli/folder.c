@@ -302,7 +302,7 @@ static void put_check(const char *name, const verdict *v, uint8_t said, bool by_
   (void)fputs("}", json);
 }
 
-/* Each process compares the outputs that it has; process 0 prints the verdicts of all. */
+/* Process 0 has the outputs, compares them and prints the verdicts; they are everybody's. */
 static int check_outputs(const cli_options *o, const cli_session *s, const char *name,
                          const data_set *d, const cli_result *result, double tolerance,
                          const cli_rounding *rounding, const cli_json *json) {
@@ -353,20 +353,21 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
       cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, json, &result, &timing);
   if (status == CLI_DONE)
     cli_print_result(&result, &timing, false, json);
-  if (status == CLI_DONE && o->output != NULL) {
+  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0) {
     char path[PATH_ROOM];
     (void)mkdir(o->output, 0777);
     (void)snprintf(path, sizeof(path), "%s/%s", o->output, name);
     status = cli_write_outputs(path, &result);
   }
-  if (status == CLI_DONE && o->reference)
-    status = cli_run_reference(o, s, s->plan, d->inputs, d->n_inputs, &result, json);
+  if (o->reference)
+    status = cli_compare_with_reference(o, s, d->inputs, d->n_inputs, status, &result, json);
   if (o->check != NULL && (status == CLI_DONE || status == CLI_CHECK_FAILED) &&
       result.outputs != NULL) {
     cli_rounding *rounding = calloc((size_t)result.n_outputs + 1, sizeof(*rounding));
-    int checked = rounding == NULL  ? cli_fail("out of memory")
-                  : s->team != NULL ? CLI_DONE /* no process has the whole model to measure it */
-                                    : find_rounding(o, s, d, &result, tolerance, rounding);
+    const cli_session alone = cli_alone(s);
+    int checked = rounding == NULL    ? cli_fail("out of memory")
+                  : s->team_rank != 0 ? CLI_DONE /* process 0 has the outputs */
+                                      : find_rounding(o, &alone, d, &result, tolerance, rounding);
     if (checked == CLI_DONE)
       checked = check_outputs(o, s, name, d, &result, tolerance, rounding, json);
     free(rounding);

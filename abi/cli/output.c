@@ -225,7 +225,8 @@ int cli_write_model(opipe_status status, const char *path, cli_gathered *g,
   return write_gathered(status, path, OPIPE_TARGET_MODEL, g, err);
 }
 
-int cli_write_trace(const opipe_api *api, opipe_session *session, const char *path) {
+int cli_write_trace(const cli_session *s, opipe_session *session, const char *path) {
+  const opipe_api *api = s->api;
   cli_gathered g = {NULL, 0, 0};
   opipe_error err = OPIPE_ERROR_INIT;
   static const uint32_t forms[] = {[OPIPE_PLAY_TRACE] = OPIPE_TRACE_CHROME,
@@ -233,5 +234,9 @@ int cli_write_trace(const opipe_api *api, opipe_session *session, const char *pa
                                    [OPIPE_PLAY_HTML] = OPIPE_TRACE_HTML};
   const opipe_status status =
       api->session_trace(session, forms[cli_play_form(path)], cli_gather, &g, &err);
+  if (status == OPIPE_OK && s->team_rank != 0) {
+    free(g.data);
+    return CLI_DONE;
+  }
   return cli_write_gathered(status, path, &g, &err);
 }

@@ -120,13 +120,12 @@ static int compare_uncut(const cli_options *o, const cli_session *s, const cli_t
   return status;
 }
 
-int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan,
-                      const cli_tensor *inputs, uint32_t n_inputs, const cli_result *result,
-                      const cli_json *json) {
+static int run_reference(const cli_options *o, cli_session *s, const cli_tensor *inputs,
+                         uint32_t n_inputs, const cli_result *result, const cli_json *json) {
   FILE *says = json->file == NULL ? stdout : stderr;
   cli_result reference = {NULL}, uncut = {NULL};
   double bits = 0, close = 0;
-  int status = run_as_often(o, s, plan, inputs, n_inputs, &reference);
+  int status = run_as_often(o, s, s->plan, inputs, n_inputs, &reference);
   if (status == CLI_DONE)
     status = run_uncut(o, s, inputs, n_inputs, &uncut);
   if (status == CLI_DONE) {
@@ -154,4 +153,16 @@ int cli_run_reference(const cli_options *o, cli_session *s, opipe_plan *plan,
   cli_result_free(&reference);
   cli_result_free(&uncut);
   return status;
+}
+
+int cli_compare_with_reference(const cli_options *o, const cli_session *s, const cli_tensor *inputs,
+                               uint32_t n_inputs, int status, const cli_result *result,
+                               const cli_json *json) {
+  cli_session alone = cli_alone(s);
+  status = cli_agree(s, "before the reference", status);
+  if (status != CLI_DONE)
+    return status;
+  if (s->team_rank == 0)
+    status = run_reference(o, &alone, inputs, n_inputs, result, json);
+  return cli_status_of_0(s, status);
 }

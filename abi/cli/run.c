@@ -197,18 +197,28 @@ static int check_requests(const cli_options *o, const cli_session *s) {
       s->pinned[0] == '\0' ? "" : "'");
 }
 
+/* In a team process 0 gets all outputs, where they are written, compared or listed in one place. */
+static int want_outputs(const cli_options *o, const cli_session *s, cli_streaming *io_how) {
+  bool split = false;
+  const int status = cli_outputs_are_split(s, &split);
+  io_how->gathers = s->team != NULL &&
+                    (split || o->output != NULL || o->check != NULL || o->reference || o->json);
+  io_how->session_flags |= io_how->gathers ? OPIPE_SESSION_OUTPUTS_TO_0 : 0u;
+  return status;
+}
+
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, const cli_json *json, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores();
-  const cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
-                             .session_flags = cli_session_flags(o),
-                             .trace = o->trace,
-                             .digests = o->reference};
+  cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
+                       .session_flags = cli_session_flags(o),
+                       .trace = o->trace,
+                       .digests = o->reference && s->team_rank == 0};
   timing->n = 0;
   int status = widen_inputs(s, tensors, *io_n);
-  if (status == CLI_DONE && o->trace != NULL)
+  if (status == CLI_DONE && o->trace != NULL && s->team_rank == 0)
     status = cli_try_file(o->trace);
-  if (status == CLI_DONE && o->output != NULL)
+  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0)
     status = cli_try_folder(o->output);
   if (status == CLI_DONE)
     status = cli_bind(o, s, tensors, *io_n);
@@ -225,7 +235,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE)
     status = check_is_of_requests(o, s);
   if (status == CLI_DONE)
-    status = cli_check_outputs(s);
+    status = want_outputs(o, s, &how);
   if (status == CLI_DONE)
     status = show_plan(s, json);
   if (status == CLI_DONE)
@@ -250,10 +260,10 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0)) {
     cli_print_result(&result, &timing, status == CLI_DONE, &json);
   }
-  if (status == CLI_DONE && o->output != NULL)
+  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0)
     status = cli_write_outputs(o->output, &result);
-  if (status == CLI_DONE && o->reference)
-    status = cli_run_reference(o, s, s->plan, tensors, *io_n, &result, &json);
+  if (o->reference)
+    status = cli_compare_with_reference(o, s, tensors, *io_n, status, &result, &json);
   cli_result_free(&result);
   if (json.file != NULL)
     (void)fputs("}\n", json.file);

@@ -27,10 +27,12 @@ typedef struct stream {
   double *latency_ms, *ended; /* [total] */
   uint32_t room, head, tail;  /* head: oldest unfinished; tail: next to submit */
   uint64_t *digests;          /* [total][outputs]; NULL: not asked for */
+  bool gathers;               /* process 0 has all outputs */
   double start_s, shown_s;    /* of the first request; of the last line of progress */
   opipe_error err;
 } stream;
 
+/* The outputs that this process has; none where process 0 has got all. */
 static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   opipe_model_info info = {.struct_size = sizeof(info)};
   (void)st->s->api->model_info(st->s->bound, &info, NULL);
@@ -41,6 +43,8 @@ static int copy_outputs(stream *st, opipe_request *request, cli_result *out) {
   for (uint32_t i = 0; i < info.n_outputs; ++i) {
     opipe_tensor_info output = {.struct_size = sizeof(output)};
     opipe_tensor view;
+    if (st->gathers && st->s->team_rank != 0)
+      continue;
     (void)st->s->api->model_output(st->s->bound, i, &output, NULL);
     const opipe_status found = st->s->api->request_output(request, i, &view, &st->err);
     if (found == OPIPE_E_NOTFOUND && st->s->team != NULL)
@@ -228,7 +232,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
                uint32_t n_inputs, cli_result *out, cli_timing *timing) {
   *timing = (cli_timing){.n = 0};
   opipe_plan_info info = {.struct_size = sizeof(info)};
-  stream st = {.s = s, .err = OPIPE_ERROR_INIT};
+  stream st = {.s = s, .gathers = how->gathers, .err = OPIPE_ERROR_INIT};
   int status = CLI_DONE;
   (void)s->api->plan_info(plan, &info, NULL);
   st.room = (how->session_flags & OPIPE_SESSION_REFERENCE) != 0 ? 1
@@ -236,6 +240,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
                                                                 : 2 * info.n_stages;
   const opipe_session_params params = {.struct_size = sizeof(params),
                                        .flags = how->session_flags,
+                                       .watchdog_ns = s->team == NULL ? 0 : s->watchdog_ns,
                                        .spin_us = UINT32_MAX,
                                        .local_ranks = s->here,
                                        .n_local_ranks = s->n_here,
@@ -262,7 +267,7 @@ int cli_stream(cli_session *s, opipe_plan *plan, const cli_streaming *how, const
     if (out->digests != NULL)
       out->n_requests = n;
     if (status == CLI_DONE && how->trace != NULL)
-      status = cli_write_trace(s->api, st.session, how->trace);
+      status = cli_write_trace(s, st.session, how->trace);
   }
   s->api->session_close(st.session);
   free(st.inputs);

@@ -198,7 +198,8 @@ const cli_option cli_option_rows[] = {
      "(default: the first complete set)",
      TEXT(team.launcher)},
     {TEAM, "silence", "SECONDS",
-     "a process that is not heard from for so long has failed (10; at least 0.1)",
+     "a process that is not heard from, or a session in which all ranks stand still, for so long "
+     "has failed (10, of sessions 60; at least 0.1)",
      REAL(team.silence_s)},
     {TEAM, "place", "RANKS/RANKS...",
      "the ranks of each of several processes, 0,1/2,3 (default: blocks of one size)",

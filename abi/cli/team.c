@@ -37,24 +37,6 @@ void cli_team_print(cli_session *s) {
 
 /* ---- joining ---- */
 
-static int refuse(const cli_options *o, uint32_t size) {
-  const struct {
-    const char *name;
-    bool given;
-  } alone[] = {{"reference", o->reference},
-               {"trace", o->trace != NULL},
-               {"save-gradients", o->t.save_gradients != NULL}};
-  for (size_t i = 0; i < sizeof alone / sizeof alone[0]; ++i) {
-    if (alone[i].given) {
-      return cli_usage(
-          "--%s: this is one of %u processes, none of which holds the whole model; "
-          "run it in one process, or give --launcher none",
-          alone[i].name, size);
-    }
-  }
-  return CLI_DONE;
-}
-
 /* One rank for each process, unless the options say otherwise. */
 static void take_defaults(cli_options *io_options, const cli_session *s, uint32_t size) {
   cli_options *o = io_options;
@@ -133,7 +115,7 @@ int cli_join(cli_options *io_options, cli_session *s) {
   if (silence_s != -1 && !(silence_s >= 0.1 && silence_s <= 1e6))
     return cli_usage("--silence: %g seconds; 0.1 to 1000000 are allowed", silence_s);
   if (silence_s != -1)
-    params.silence_ns = (uint64_t)(silence_s * 1e9);
+    s->watchdog_ns = params.silence_ns = (uint64_t)(silence_s * 1e9);
   if (s->api->team_open(s->context, &params, &s->team, &err) < 0) {
     const int status = cli_report("joining the other processes", &err);
     return err.status == OPIPE_E_NOTFOUND && io_options->team.launcher != NULL ? CLI_USAGE : status;
@@ -152,8 +134,6 @@ int cli_join(cli_options *io_options, cli_session *s) {
   if (io_options->team.place != NULL)
     status = read_places(s, io_options->team.place, info.size);
   take_defaults(io_options, s, info.size);
-  if (status == CLI_DONE)
-    status = refuse(io_options, info.size);
   return status == CLI_DONE && info.rank != 0 ? hush(s) : status;
 }
 
@@ -246,6 +226,21 @@ bool cli_team_any(const cli_session *s, bool own) {
   return any;
 }
 
+cli_session cli_alone(const cli_session *s) {
+  cli_session alone = *s;
+  alone.team = NULL;
+  alone.places = alone.here = NULL;
+  alone.n_places = alone.n_here = 0;
+  alone.watchdog_ns = 0;
+  return alone;
+}
+
+int cli_status_of_0(const cli_session *s, int status) {
+  uint8_t worst = s->team_rank == 0 ? (uint8_t)status : (uint8_t)CLI_DONE;
+  const int shared = s->team == NULL ? CLI_DONE : cli_worst(s, &worst, 1);
+  return s->team == NULL ? status : shared != CLI_DONE ? shared : (int)worst;
+}
+
 int cli_part(cli_session *s, int status) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_gather_params end = opipe_gather_params_init();
@@ -267,9 +262,9 @@ static size_t process_of(const cli_session *s, size_t rank, size_t each) {
   return rank < s->n_places ? s->places[rank] : rank / each;
 }
 
-/* The number of a stage whose replicas are in several processes; -1: there is none. A plan lists
- * the ranks of every stage's replicas one after the other. */
-static int split_stage(const json_t *plan, const cli_session *s, uint32_t n_processes) {
+/* Has a stage replicas in several processes? A plan lists the ranks of every stage's replicas one
+ * after the other. */
+static bool has_split_stage(const json_t *plan, const cli_session *s, uint32_t n_processes) {
   const json_t *replicas = json_object_get(plan, "replicas");
   const json_t *ranks = json_object_get(replicas, "ranks");
   const size_t n = (size_t)json_integer_value(json_object_get(replicas, "replicas"));
@@ -278,15 +273,16 @@ static int split_stage(const json_t *plan, const cli_session *s, uint32_t n_proc
     const size_t rank = (size_t)json_integer_value(json_array_get(ranks, i));
     const size_t first = (size_t)json_integer_value(json_array_get(ranks, i - i % n));
     if (process_of(s, rank, each) != process_of(s, first, each))
-      return (int)(i / n);
+      return true;
   }
-  return -1;
+  return false;
 }
 
-int cli_check_outputs(const cli_session *s) {
+int cli_outputs_are_split(const cli_session *s, bool *out_split) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_team_info info = opipe_team_info_init();
   cli_gathered g = {NULL, 0, 0};
+  *out_split = false;
   if (s->team == NULL)
     return CLI_DONE;
   if (s->api->team_info(s->team, &info, &err) < 0 ||
@@ -295,15 +291,8 @@ int cli_check_outputs(const cli_session *s) {
     return cli_report("plan", &err);
   }
   json_t *plan = json_loadb(g.data, g.n, 0, NULL);
-  const int stage = plan == NULL ? -1 : split_stage(plan, s, info.size);
-  const int status = plan == NULL ? cli_fail("out of memory for the plan")
-                     : stage < 0
-                         ? CLI_DONE
-                         : cli_usage(
-                               "stage %d has replicas in several of %u processes, and each "
-                               "would have some rows of an output: place a stage's replicas "
-                               "in one process, or run without replicas",
-                               stage, info.size);
+  *out_split = has_split_stage(plan, s, info.size);
+  const int status = plan == NULL ? cli_fail("out of memory for the plan") : CLI_DONE;
   json_decref(plan);
   free(g.data);
   return status;

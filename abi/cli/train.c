@@ -71,6 +71,8 @@ static int train(train_setup *t) {
     status = train_go(&t->run, &result);
   if (json.file != NULL)
     put_steps(&result, json.file);
+  if (o->reference)
+    status = cli_agree(&t->s, "before the reference", status);
   if (status == CLI_DONE && o->reference)
     status = train_reference(&t->run, &result, &json);
   if (json.file != NULL)

@@ -30,7 +30,7 @@ static int try_targets(const train_loop *l) {
       return cli_report(targets[i].path, &err);
   }
   const char *trace = l->run->o->trace;
-  const int status = trace == NULL ? CLI_DONE : cli_try_file(trace);
+  const int status = trace == NULL || l->run->s->team_rank != 0 ? CLI_DONE : cli_try_file(trace);
   train_say_unsaved(l);
   return status == CLI_DONE ? train_check_disk(l) : status;
 }
@@ -101,7 +101,7 @@ int train_write_files(const train_loop *l) {
   if (t->save_gradients != NULL &&
       api->session_save_gradients(l->session, t->save_gradients, &err) < 0)
     status = cli_report(t->save_gradients, &err);
-  if (trace != NULL && cli_write_trace(api, l->session, trace) != CLI_DONE)
+  if (trace != NULL && cli_write_trace(l->run->s, l->session, trace) != CLI_DONE)
     status = CLI_FAILED;
   if (status == CLI_DONE)
     train_say_saved(l);

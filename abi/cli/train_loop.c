@@ -258,13 +258,15 @@ static void leave_out(train_loop *l) {
 int train_open_session(train_loop *l, uint32_t flags) {
   const train_run *run = l->run;
   opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_session_params params = {.struct_size = sizeof(params),
-                                       .flags = flags,
-                                       .max_in_flight = l->n_places,
-                                       .spin_us = UINT32_MAX,
-                                       .local_ranks = l->alone ? NULL : run->s->here,
-                                       .n_local_ranks = l->alone ? 0 : run->s->n_here,
-                                       .team = l->alone ? NULL : run->s->team};
+  const opipe_session_params params = {
+      .struct_size = sizeof(params),
+      .flags = flags,
+      .max_in_flight = l->n_places,
+      .watchdog_ns = l->alone || run->s->team == NULL ? 0 : run->s->watchdog_ns,
+      .spin_us = UINT32_MAX,
+      .local_ranks = l->alone ? NULL : run->s->here,
+      .n_local_ranks = l->alone ? 0 : run->s->n_here,
+      .team = l->alone ? NULL : run->s->team};
   if (run->s->api->session_open(run->s->context, run->plan, &params, &l->session, &err) < 0)
     return cli_report("opening a session", &err);
   leave_out(l);

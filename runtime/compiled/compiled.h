@@ -44,9 +44,10 @@ opipe_status opi_read_inputs(opi_setup *setup, const opipe_submit_params *params
  * OPIPE_PENDING: there is no room until a shape in use is let go. */
 opipe_status opi_shape_find(opi_setup *setup, opi_request *request, opipe_error *err);
 void opi_shape_let_go(opi_request *request); /* it will not use its shape; it may have none */
-/* With its shape: INVALID if an input has no data that ranks here read. Are its labels counted
- * here? Else the session with rank 0 tells the count. made.c */
-opipe_status opi_needs_check(const opi_request *request, opipe_error *err);
+/* With its shape: INVALID if an input has no data that ranks here read, or any process where inputs
+ * travel; takes memory for those that come. Are its labels counted here? Else the session with rank
+ * 0 tells the count. made.c */
+opipe_status opi_needs_check(opi_request *request, opipe_error *err);
 bool opi_counts_here(const opi_request *request);
 /* Is input `input` needed here in the plan's own shape? */
 bool opi_shapes_need(opi_shapes *shapes, uint32_t input);

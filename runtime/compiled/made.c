@@ -3,6 +3,7 @@
  * and which ranks touch which tensors of a request.
  */
 #include "runtime/compiled/build.h"
+#include "runtime/compiled/parcels.h"
 
 typedef struct count {
   uint32_t all, here; /* parts */
@@ -32,6 +33,8 @@ opipe_status opi_results_find(opi_compiled *t, opipe_error *err) {
     const bool whole = !opi_is_shared(s);
     const count n = whole ? (count){0, 0} : count_parts(t, o);
     t->made[o] = n.here == n.all ? OPI_MADE_ALL : n.here == 0 ? OPI_MADE_NONE : OPI_MADE_SOME;
+    if (s->outputs_travel && s->env.process == 0)
+      t->made[o] = OPI_MADE_ALL; /* here or elsewhere */
   }
   return OPIPE_OK;
 }
@@ -60,6 +63,17 @@ static bool reads_count(const opi_compiled *t) {
   return false;
 }
 
+/* Does any process read the input, as it is or shifted, or is it counted? */
+static bool reads_anywhere(const opi_compiled *t, uint32_t input) {
+  const opi_setup *s = t->setup;
+  bool reads = opi_session_trains(s) && opi_train_counts(t, input);
+  for (uint32_t w = 0; w < s->env.n_processes && !reads; ++w) {
+    reads = opi_parcel_reads(t, w, input) ||
+            (input == s->shapes->labels_input && opi_parcel_reads(t, w, s->n_inputs));
+  }
+  return reads;
+}
+
 static opipe_status find_needs(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   const size_t n = s->n_inputs + s->n_outputs;
@@ -71,11 +85,13 @@ static opipe_status find_needs(opi_compiled *t, opipe_error *err) {
     t->needed[i] = t->counts && opi_train_counts(t, i);
     for (uint32_t h = 0; h < s->n_here; ++h)
       t->needed[i] |= t->touched[h * n + i];
+    if (s->inputs_travel) /* process 0 gives all that travel */
+      t->needed[i] = s->env.process == 0 && reads_anywhere(t, i);
   }
   return OPIPE_OK;
 }
 
-opipe_status opi_needs_check(const opi_request *request, opipe_error *err) {
+opipe_status opi_needs_check(opi_request *request, opipe_error *err) {
   const opi_setup *s = request->setup;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     if (!request->feeds[i].absent || !request->runs->needed[i])
@@ -85,7 +101,7 @@ opipe_status opi_needs_check(const opi_request *request, opipe_error *err) {
                     "%u) read it",
                     s->inputs[i].name, s->n_here, s->here[0]);
   }
-  return OPIPE_OK;
+  return opi_parcel_place(request, err);
 }
 
 bool opi_shapes_need(opi_shapes *shapes, uint32_t input) {
@@ -126,5 +142,6 @@ opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
       touched[s->n_inputs + o] |= s->shapes->kind->makes(t, step, o);
   }
   s->shapes->kind->tell_rest(t);
+  OPI_TRY(opi_parcel_find(t, err));
   return find_needs(t, err);
 }

@@ -8,10 +8,8 @@
 
 /* ---- in ---- */
 
-/* The part of a feed of `value` that has `shape` [value->rank] and begins at index `first` of
- * `axis` (-1: all of it). The view borrows `shape`, and changes it for packed types. */
-static opi_view feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape,
-                          int32_t axis, int64_t first) {
+opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
+                       int64_t first) {
   static const int64_t one = 1;
   uint64_t n_bytes = 0;
   opi_view view = {.data = feed->data,
@@ -52,7 +50,7 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
     memcpy(shape, value->shape, (size_t)value->rank * sizeof *shape);
   if (axis >= 0) /* a row may have several entries: tokens flattened into the batch */
     first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
-  opi_view view = feed_part(feed, value, shape, axis, first);
+  opi_view view = opi_feed_part(feed, value, shape, axis, first);
   if (port == ports->labels && t->model->n_slices > 1)
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   return view;

@@ -12,6 +12,10 @@ typedef struct opi_result_part {
   int64_t n_whole, first, n;
 } opi_result_part;
 
+/* The part of a feed of `value` that has `shape` [value->rank] and begins at index `first` of
+ * `axis` (-1: all of it). The view borrows `shape`, and changes it for packed types. */
+opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
+                       int64_t first);
 /* The tensor that feeds a port: the request's, or the shifted labels. */
 const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports, uint32_t port);
 /* The rows of port `port`'s tensor that a stage's piece reads. The view borrows dims [rank]. */

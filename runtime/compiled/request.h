@@ -97,6 +97,12 @@ typedef struct opi_ticket {
   _Atomic double told_count; /* the same; in that session, by the one that counts */
 } opi_ticket;
 
+/* Host memory for an input that comes from another process, kept from request to request. */
+typedef struct opi_landing {
+  char *data;
+  uint64_t n_bytes;
+} opi_landing;
+
 struct opi_shape;
 struct opi_compiled;
 struct opi_caller; /* requests/ */
@@ -127,6 +133,7 @@ typedef struct opi_request {
   struct opi_lent *lent; /* kept from request to request; NULL: never needed yet */
   opi_feed *feeds;       /* [setup->n_inputs] */
   opi_result *results;   /* [setup->n_outputs] */
+  opi_landing *come;       /* [setup->n_inputs + 1] of inputs, then of shifted labels; NULL: none */
   /* any thread */
   _Atomic uint32_t failed;         /* OPI_FATE_* */
   _Atomic uint32_t begun;          /* OPI_BEGUN_* */
@@ -135,6 +142,7 @@ typedef struct opi_request {
   _Atomic uint32_t n_ranks_left;   /* ranks here that have not left it */
   _Atomic uint32_t n_taking_left;  /* ranks among these that have steps of it */
   _Atomic uint32_t n_reports_left; /* ranks here that have not told the other sessions */
+  _Atomic uint32_t n_travels_left; /* inputs and outputs on their way to or from other processes */
 } opi_request;
 
 static inline bool opi_request_failed(const opi_request *request) {

@@ -128,15 +128,16 @@ typedef struct opi_compiled {
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluations, where programs without dropout run */
   opi_ports **ports;         /* [n_variants][n_slices] */
-  struct opi_train_counter *counters;       /* [n_variants * n_slices]; count.c */
-  int32_t token_axis;                       /* training, with slices: of labels and logits */
-  opi_carry *output_carry;                  /* [session's outputs] training: 1, the logits */
-  uint8_t *made;                            /* [session's outputs] OPI_MADE_* */
-  bool *touched;                            /* [n_here][inputs, then outputs] by that rank */
-  bool *needed;                             /* [inputs] by ranks here, or by the count */
-  bool counts;                              /* training: programs here read the labels' count */
-  bool strict;                              /* opi_plan_is_strict */
-  bool draws;                               /* inference: programs read scalars (dropout) */
+  struct opi_train_counter *counters; /* [n_variants * n_slices]; count.c */
+  int32_t token_axis;                 /* training, with slices: of labels and logits */
+  opi_carry *output_carry;            /* [session's outputs] training: 1, the logits */
+  uint8_t *made;                      /* [session's outputs] OPI_MADE_* */
+  bool *touched;                      /* [n_here][inputs, then outputs] by that rank */
+  bool *needed;                       /* [inputs] this session's host gives their data */
+  bool *reads; /* parcels.c: micro-batches of inputs that processes read; NULL: nothing travels */
+  bool counts; /* training: programs here read the labels' count */
+  bool strict; /* opi_plan_is_strict */
+  bool draws;  /* inference: programs read scalars (dropout) */
   uint32_t n_classes, n_instances, n_large; /* n_large: micro-batches of the larger class */
   int64_t rows[OPI_ROW_CLASSES];            /* of a whole micro-batch */
 } opi_compiled;
@@ -181,6 +182,12 @@ typedef struct opi_shapes {
   int64_t units_per_row;       /* of the batch axis as the inputs have it */
 } opi_shapes;
 
+/* Are the labels shifted by a token before anything is compared with them? */
+static inline bool opi_labels_are_shifted(const opi_setup *s) {
+  const opi_train_spec *train = s->plan->decided.train;
+  return train != NULL && train->loss.shift != 0 && train->loss.kind == OPI_LOSS_CROSS_ENTROPY &&
+         s->shapes->labels_input != OPIPE_NONE;
+}
 /* A micro-batch's class and first row, counted over the request or mini-batch. */
 static inline uint32_t opi_class_at(const opi_compiled *t, uint32_t microbatch) {
   return t->parts[microbatch].class;

@@ -76,7 +76,7 @@ static opipe_status read_feed(const opi_setup *s, const opi_input *input,
   OPI_TRY(opi_check_fence(s, input->name, &io->done, err));
   if (!opi_tensor_bytes(input->value->dtype, t->shape, (uint32_t)t->rank, &n_bytes))
     return opi_fail(err, OPIPE_E_INVALID, "input '%s': its size overflows", input->name);
-  feed->absent = n_bytes != 0 && t->data == NULL;
+  feed->absent = n_bytes != 0 && (t->data == NULL || (opi_inputs_come(s) && !input->valued));
   if (feed->absent && !opi_is_shared(s)) {
     return opi_fail(err, OPIPE_E_INVALID, "input '%s' of %llu bytes has no data", input->name,
                     (unsigned long long)n_bytes);
@@ -96,7 +96,7 @@ static opipe_status read_feed(const opi_setup *s, const opi_input *input,
   if (!feed->absent)
     OPI_TRY(opi_tensor_begin(t, n_bytes, "input", input->name, &feed->data, err));
   feed->given = true;
-  feed->on_device = t->device_type != OPIPE_DL_CPU;
+  feed->on_device = t->device_type != OPIPE_DL_CPU && !(feed->absent && opi_inputs_come(s));
   feed->device_type = t->device_type;
   feed->device_id = t->device_id;
   feed->ready = io->ready;

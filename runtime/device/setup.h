@@ -50,6 +50,8 @@ typedef struct opi_together {
   /* The same, once all hold their parameters: do those that several hold agree? */
   opipe_status (*compare)(void *ctx, const opi_held_param *params, uint32_t n, opipe_status own,
                           opipe_error *err);
+  /* A part of each session for all (opipe/team.h). */
+  opipe_status (*gather)(void *ctx, const opipe_gather_params *params, opipe_error *err);
   /* OPIPE_OK, or why the others are gone; never waits. [any-thread] */
   opipe_status (*check)(void *ctx, opipe_error *err);
   /* From now on `tell` says what the ranks here are at; NULL: no longer. */
@@ -72,10 +74,12 @@ typedef struct opi_session_env {
   const opi_evaluator *evaluator; /* for binding further shapes; may be NULL */
   opi_budget *budget;             /* may be NULL */
   opi_shape_source source;
-  uint64_t owner;             /* handle of the context that its requests belong to; 0: none */
-  const bool *local;          /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
-  uint32_t cores;             /* cores that the ranks may use; 0: those of the process */
-  uint32_t threads_elsewhere; /* compute threads of other processes on these cores */
+  uint64_t owner;         /* handle of the context that its requests belong to; 0: none */
+  const bool *local;      /* [plan->n_ranks] ranks that are here, at least one; NULL: all */
+  const uint32_t *places; /* [plan->n_ranks] process of each rank, in a team; NULL: no team */
+  uint32_t process, n_processes; /* this one, and how many; in a team */
+  uint32_t cores;                /* cores that the ranks may use; 0: those of the process */
+  uint32_t threads_elsewhere;    /* compute threads of other processes on these cores */
 } opi_session_env;
 
 typedef struct opi_input {
@@ -120,6 +124,7 @@ struct opi_setup {
   uint32_t spin_us, worker_spin_us; /* of ranks; of devices */
   uint64_t watchdog_ns;
   bool reference;
+  bool inputs_travel, outputs_travel; /* from process 0 of the team to the others; to process 0 */
 
   opi_input *inputs;
   const char **output_names;
@@ -144,6 +149,13 @@ static inline bool opi_rank_is_here(const opi_setup *setup, uint32_t rank) {
 /* Are some of the plan's ranks in other sessions? */
 static inline bool opi_is_shared(const opi_setup *setup) {
   return setup->n_here != setup->plan->decided.n_ranks;
+}
+/* Do this session's inputs come from process 0? Does process 0 need them for all? */
+static inline bool opi_inputs_come(const opi_setup *setup) {
+  return setup->inputs_travel && setup->env.process != 0;
+}
+static inline bool opi_inputs_go(const opi_setup *setup) {
+  return setup->inputs_travel && setup->env.process == 0;
 }
 static inline bool opi_session_trains(const opi_setup *setup) {
   return setup->plan->decided.train != NULL;

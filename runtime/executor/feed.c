@@ -288,8 +288,7 @@ opipe_status opi_train_shift(opi_setup *s, opi_request *request, opipe_error *er
   const opi_loss *loss = &s->plan->decided.train->loss;
   struct opi_ticket *ticket = request->ticket;
   ticket->judge.data = NULL;
-  if (loss->shift == 0 || loss->kind != OPI_LOSS_CROSS_ENTROPY ||
-      s->shapes->labels_input == OPIPE_NONE)
+  if (!opi_labels_are_shifted(s))
     return OPIPE_OK;
   const opi_feed *feed = &request->feeds[s->shapes->labels_input];
   const uint32_t rank = (uint32_t)s->inputs[s->shapes->labels_input].value->rank;

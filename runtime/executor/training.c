@@ -223,6 +223,8 @@ static opipe_status run(opi_rank *rank, opipe_error *err) {
     rank->worker->step = t->lists->rank_first[rank->index];
     status = opi_list_walk(rank, err);
   }
+  if (status == OPIPE_OK && cursor->owed != NULL && cursor->item.kind == OPI_ITEM_EVALUATE)
+    status = opi_rank_settle(rank, err); /* the step before it is left first */
   if (status == OPIPE_OK)
     status = leave_nothing(rank, err);
   if (status == OPIPE_OK)

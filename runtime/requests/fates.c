@@ -39,6 +39,17 @@ bool opi_peers_awaits(const void *ctx, const opi_rank *rank) {
   return foremost(ctx, rank->index) != NULL;
 }
 
+opi_request *opi_fate_next(opi_peers *p, bool *out_rest) {
+  const uint32_t first = p->session->setup->here[0];
+  const opi_awaited *a = &p->awaited[first];
+  opi_request *request = p->owns                    ? foremost(p, first)
+                         : a->n_reported == a->n_in ? NULL
+                                                    : *place_at(p, first, a->n_reported);
+  *out_rest = request != NULL && (p->owns ? atomic_load(&request->n_ranks_left) == 1
+                                          : atomic_load(&request->n_reports_left) == 1);
+  return request;
+}
+
 /* ---- losses ---- */
 
 /* Copies the losses that `rank` has of a step between the ticket and `list`, in the order of
@@ -192,7 +203,7 @@ opipe_status opi_fate_hear(opi_peers *p, opi_lane *lane, const opi_letter *lette
     case OPI_LETTER_LEAVE:
       hear_leave(p, lane);
       break;
-    default:
+    default: /* BYE */
       lane->bye_got = true;
       break;
   }
@@ -206,11 +217,18 @@ opipe_status opi_fate_hear(opi_peers *p, opi_lane *lane, const opi_letter *lette
 static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
   opi_awaited *a = &p->awaited[lane->rank->index];
   while (a->n_reported < a->n_in && opi_lane_has_room(lane)) {
-    opi_request *request = *place_at(p, lane->rank->index, a->n_reported++);
+    opi_request *request = *place_at(p, lane->rank->index, a->n_reported);
+    if (lane->rank->index == p->session->setup->here[0] &&
+        atomic_load_explicit(&request->n_travels_left, memory_order_relaxed) != 0)
+      break; /* its values are on their way */
+    ++a->n_reported;
     opi_letter letter = {.kind = OPI_LETTER_REPORT, .number = request->number};
     double *losses = (double *)(void *)(lane->going + sizeof letter);
-    if (atomic_fetch_sub(&request->n_reports_left, 1) == 1)
+    const uint32_t left = atomic_fetch_sub(&request->n_reports_left, 1) - 1;
+    if (left == 0)
       opi_request_seal(request);
+    else if (left == 1 && p->n_values != 0) /* the first rank may have waited for the others */
+      p->session->setup->transport->ring(opi_session_first(p->session->setup)->endpoint);
     set_fate(&letter, request);
     if (request->ticket != NULL)
       letter.count = request->ticket->count;
@@ -221,8 +239,7 @@ static opipe_status report(opi_peers *p, opi_lane *lane, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Is it decided whether the ranks begin the step? Double-buffered steps cannot be left out. */
-static bool is_decided(const opi_setup *s, const opi_request *request) {
+bool opi_fate_is_decided(const opi_setup *s, const opi_request *request) {
   return (s->shapes->periodic && request->ticket->kind == OPI_TICKET_TRAIN) ||
          atomic_load_explicit(&request->begun, memory_order_acquire) != OPI_BEGUN_NO;
 }
@@ -233,7 +250,10 @@ static opipe_status tell_go(const opi_peers *p, opi_lane *lane, opipe_error *err
   while (p->says_go && lane->n_gone < n && opi_lane_has_room(lane)) {
     opi_request *request = s->engine->ring[lane->n_gone % s->engine->ring_room];
     opi_letter letter = {.kind = OPI_LETTER_GO, .number = lane->n_gone};
-    if (!is_decided(s->setup, request))
+    uint32_t no = OPI_BEGUN_NO;
+    if (opi_inputs_come(s->setup)) /* process 0 sends inputs once it is decided that it begins */
+      (void)atomic_compare_exchange_strong(&request->begun, &no, OPI_BEGUN_YES);
+    if (!opi_fate_is_decided(s->setup, request))
       return OPIPE_OK;
     if (opi_request_withdrawn(request))
       set_fate(&letter, request);
@@ -254,7 +274,8 @@ static bool all_have_reported(const opi_peers *p) {
 /* Judges the request once the other ranks here have left it and those elsewhere have reported. */
 static void judge(opi_peers *p, opi_request *request) {
   opi_letter own = {.kind = OPI_LETTER_VERDICT};
-  if (p->judged || atomic_load(&request->n_ranks_left) != 1 || !all_have_reported(p))
+  if (p->judged || atomic_load(&request->n_ranks_left) != 1 || !all_have_reported(p) ||
+      atomic_load_explicit(&request->n_travels_left, memory_order_relaxed) != 0)
     return;
   /* The first reason of all counts, this session's own among them. */
   opi_request_seal(request);

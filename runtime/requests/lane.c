@@ -15,7 +15,8 @@ static opipe_status open_stream(const opi_lane *lane, uint32_t src, uint32_t dst
       .dst_rank = dst,
       .src_stage = OPIPE_NONE,
       .dst_stage = OPIPE_NONE,
-      .index = 1, /* 0 is the stream by which ranks agree on the plan (session/agree.c) */
+      /* 0 is the stream by which ranks agree on the plan (session/agree.c) */
+      .index = lane->of_values ? 2 : 1,
       .depth = OPI_LETTERS,
       .n_bytes = lane->place_bytes};
   return OPI_MAKE_WIRE(lane->rank->setup, stream_open, out, err, lane->rank->endpoint, &params);
@@ -25,16 +26,19 @@ static uint64_t place_bytes(uint64_t losses) {
   return sizeof(opi_letter) + (losses > OPI_LETTER_MORE ? losses : (uint64_t)OPI_LETTER_MORE);
 }
 
-uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes) {
+static uint64_t lane_bytes(const opi_decision *plan, uint32_t rank, uint64_t losses) {
   const opi_device_spec *device = &plan->devices[rank];
-  const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
-  const uint64_t step =
-      opi_align_up(place_bytes(losses), device->alignment == 0 ? 1 : device->alignment);
-  return n_lanes * 2 * OPI_LETTERS * step;
+  return 2 * OPI_LETTERS *
+         opi_align_up(place_bytes(losses), device->alignment == 0 ? 1 : device->alignment);
 }
 
-static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opipe_error *err) {
-  const uint64_t losses = opi_fate_bytes(p->session->setup, member);
+uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes,
+                         uint32_t n_values) {
+  const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
+  return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0);
+}
+
+static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opipe_error *err) {
   const uint32_t own = lane->rank->index;
   lane->leader = OPIPE_NONE;
   lane->place_bytes = place_bytes(losses);
@@ -54,6 +58,33 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint32_t member, opi
   return open_stream(lane, lane->far, own, &lane->in, err);
 }
 
+static uint32_t first_of(const opi_setup *s, uint32_t process) {
+  uint32_t r = 0;
+  while (s->env.places[r] != process)
+    ++r;
+  return r;
+}
+
+/* Process 0 has one for each other process, those have one each. */
+static opipe_status open_values(opi_peers *p, opipe_error *err) {
+  const opi_setup *s = p->session->setup;
+  const uint32_t own = s->env.process, n = own == 0 ? s->env.n_processes - 1 : 1;
+  if (!s->inputs_travel && !s->outputs_travel)
+    return OPIPE_OK;
+  p->values = OPI_ARENA_ARRAY(&p->arena, opi_lane, n);
+  if (p->values == NULL)
+    return opi_fail_nomem(err, n * sizeof *p->values, "processes");
+  for (uint32_t i = 0; i < n; ++i) {
+    opi_lane *lane = &p->values[p->n_values++];
+    lane->of_values = true;
+    lane->rank = &s->ranks[s->here[0]];
+    lane->process = own == 0 ? i + 1 : own;
+    lane->far = first_of(s, own == 0 ? i + 1 : 0);
+    OPI_TRY(open_lane(p, lane, 0, err));
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
   const opi_setup *s = p->session->setup;
   const uint32_t n = p->owns ? s->plan->decided.n_ranks - s->n_here : s->n_here;
@@ -66,22 +97,26 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
     opi_lane *lane = &p->lanes[p->n_lanes++];
     lane->rank = &s->ranks[p->owns ? 0 : r];
     lane->far = p->owns ? r : 0;
-    OPI_TRY(open_lane(p, lane, r, err));
+    OPI_TRY(open_lane(p, lane, opi_fate_bytes(s, r), err));
   }
-  return OPIPE_OK;
+  return open_values(p, err);
+}
+
+static void close_lane(opi_lane *lane) {
+  const opipe_transport *t = lane->rank->setup->transport;
+  t->stream_close(lane->in);
+  t->stream_close(lane->out);
+  lane->rank->backend->event_destroy(lane->event);
+  lane->rank->backend->queue_close(lane->queue);
+  opi_rank_give(lane->rank, &lane->block);
 }
 
 void opi_lanes_close(opi_peers *p) {
-  const opipe_transport *t = p->session->setup->transport;
-  for (uint32_t i = 0; i < p->n_lanes; ++i) {
-    opi_lane *lane = &p->lanes[i];
-    t->stream_close(lane->in);
-    t->stream_close(lane->out);
-    lane->rank->backend->event_destroy(lane->event);
-    lane->rank->backend->queue_close(lane->queue);
-    opi_rank_give(lane->rank, &lane->block);
-  }
-  p->n_lanes = 0;
+  for (uint32_t i = 0; i < p->n_lanes; ++i)
+    close_lane(&p->lanes[i]);
+  for (uint32_t i = 0; i < p->n_values; ++i)
+    close_lane(&p->values[i]);
+  p->n_lanes = p->n_values = 0;
 }
 
 static opipe_queue *queue_of(const opi_lane *lane) {
@@ -158,7 +193,10 @@ opipe_status opi_lane_move(opi_lane *lane, opipe_error *err) {
 
 static opipe_status check(const opi_lane *lane, const opi_letter *letter, opipe_error *err) {
   const uint64_t most = lane->place_bytes - sizeof *letter;
-  if (letter->kind >= OPI_LETTER_HELLO && letter->kind <= OPI_LETTER_BYE && letter->n_bytes <= most)
+  const bool expected = lane->of_values
+                            ? letter->kind == OPI_LETTER_VALUES
+                            : letter->kind >= OPI_LETTER_HELLO && letter->kind <= OPI_LETTER_BYE;
+  if (expected && letter->n_bytes <= most)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
                   "rank %u: a letter of kind %u with %llu bytes came from rank %u, at most %llu "

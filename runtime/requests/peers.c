@@ -176,6 +176,7 @@ static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
   do {
     before = *n_out;
     OPI_TRY(hear_all(p, rank, err));
+    OPI_TRY(opi_values_move(p, rank, err));
     OPI_TRY(opi_fates_tell(p, rank, err));
   } while (*n_out != before);
   /* Then shared data, signs of life, and leaving. */
@@ -192,6 +193,8 @@ static opipe_status exchange(void *ctx, opi_rank *rank, opipe_error *err) {
 
 static bool let_begin(const void *ctx, const opi_rank *rank, uint64_t number) {
   const opi_peers *p = ctx;
+  if (!opi_values_let_begin(p, number))
+    return false;
   if (p->owns || !p->says_go)
     return true;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {

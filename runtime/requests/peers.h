@@ -15,6 +15,10 @@
  * stage. Only the owner decides whether a step is left out as a whole (cancel, deadline), before a
  * rank begins it.
  *
+ * Where inputs or outputs travel (session flags), the first ranks of process 0 and of each other
+ * process have a lane of values, too: parts of inputs out of process 0, parts of outputs into it,
+ * request after request, packed into letters VALUES.
+ *
  * Letters go through a rank's own buffers, on its own thread. They come between the messages of the
  * lists, which must therefore be matched by tag or stream. A rank's fields belong to its thread;
  * atomic ones are shared.
@@ -22,6 +26,7 @@
 #ifndef OPI_PEERS_H
 #define OPI_PEERS_H
 
+#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 enum {
@@ -38,7 +43,8 @@ enum {
   OPI_LETTER_ALIVE = 5,
   OPI_LETTER_DATA = 6,
   OPI_LETTER_LEAVE = 7,
-  OPI_LETTER_BYE = 8
+  OPI_LETTER_BYE = 8,
+  OPI_LETTER_VALUES = 9 /* on lanes of values alone */
 };
 
 typedef struct opi_letter {
@@ -54,6 +60,14 @@ typedef struct opi_letter {
   double count;     /* REPORT, VERDICT: of labels; 0: of a session that does not count them */
   char text[OPI_LETTER_TEXT];
 } opi_letter;
+
+/* How far inputs or outputs have come in one direction of a lane. */
+typedef struct opi_way {
+  uint64_t n_done; /* inputs: entries of the ring; outputs: 1 + number of the last request */
+  opi_parcel at;   /* the part under way, of which n_bytes have gone or come */
+  uint64_t n_bytes;
+  bool begun, any; /* the request under way has begun; it has a part */
+} opi_way;
 
 /* One end of the lane between rank 0 and a rank of another session. Letters are numbered. */
 typedef struct opi_lane {
@@ -77,6 +91,9 @@ typedef struct opi_lane {
   bool shares;                        /* owner: a letter of the share was sent */
   bool leave_sent, leave_got, bye_sent, bye_got, left;
   uint64_t alive_ns, alive_moves; /* when ALIVE was sent last, and the moves counted then */
+  bool of_values;                 /* between the first ranks of process 0 and of another one: */
+  uint32_t process;               /* that one; in another one, itself */
+  opi_way inputs, outputs;
 } opi_lane;
 
 /* Requests that a rank is done with except for the verdict, oldest first. */
@@ -103,9 +120,13 @@ struct opi_peers {
   opi_arena arena;
   opi_lane *lanes; /* [n_lanes] owner: one per rank elsewhere; else one per rank here */
   uint32_t n_lanes;
-  bool owns;            /* rank 0 is here */
-  bool says_go;         /* ranks begin an entry only at rank 0's GO: true for steps */
-  opi_awaited *awaited; /* [n_ranks] of ranks here */
+  opi_lane *values; /* [n_values] of the first rank here; none unless inputs or outputs travel */
+  uint32_t n_values;
+  _Atomic uint64_t n_arrived;   /* entries of the ring whose inputs are here */
+  _Atomic uint64_t n_travelled; /* bytes of inputs and outputs, both ways */
+  bool owns;                    /* rank 0 is here */
+  bool says_go;                 /* ranks begin an entry only at rank 0's GO: true for steps */
+  opi_awaited *awaited;         /* [n_ranks] of ranks here */
   /* owner: about the foremost request that rank 0 is done with */
   bool judged;
   opi_letter first; /* the report that decides; status OPIPE_OK: none failed */
@@ -134,7 +155,20 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
 opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *err);
 void opi_lane_take(opi_lane *lane);
 
+/* -- values.c -- */
+/* Moves inputs and outputs between processes, on the thread of the first rank here. */
+opipe_status opi_values_move(opi_peers *peers, const opi_rank *rank, opipe_error *err);
+/* On how many ways each request's values are sent or received here. NULL: none. */
+uint32_t opi_values_ways(const opi_peers *peers);
+/* May the rank begin entry `number` of the ring: are its inputs here? */
+bool opi_values_let_begin(const opi_peers *peers, uint64_t number);
+
 /* -- fates.c -- */
+/* The request whose part here only the first rank has not told yet: its outputs may go. NULL: none.
+ * *out_rest: the other ranks here are done with it, too. */
+opi_request *opi_fate_next(opi_peers *peers, bool *out_rest);
+/* Is it decided whether the ranks begin the step? Double-buffered steps cannot be left out. */
+bool opi_fate_is_decided(const opi_setup *setup, const opi_request *request);
 opipe_status opi_fates_open(opi_peers *peers, opipe_error *err);
 /* Handles a letter. *out_taken false: it must wait until something is done here. */
 opipe_status opi_fate_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,

@@ -8,6 +8,8 @@
  */
 #include <sched.h>
 
+#include "runtime/compiled/parcels.h"
+#include "runtime/requests/peers.h"
 #include "runtime/requests/requests.h"
 
 enum { SHORT_WAIT_NS = 1000000 }; /* a caller spins through waits of up to twice this */
@@ -58,6 +60,7 @@ static void unmake(opi_session *s, opi_request *request) {
   opi_handle_slot_give(request->caller->slot);
   opi_ticket_free(request);
   opi_lent_free(request);
+  opi_parcel_free(request);
   for (uint32_t o = 0; o < s->setup->n_outputs; ++o)
     opi_free(allocator, request->results[o].own, request->results[o].own_bytes);
   opi_free(allocator, request, whole_bytes(s->setup));
@@ -123,6 +126,7 @@ void opi_request_begin(opi_request *request, const opipe_submit_params *params) 
   request->caller->on_done_ctx = told ? params->on_done_ctx : NULL;
   atomic_store(&request->n_ranks_left, s->setup->n_here);
   atomic_store(&request->n_reports_left, s->setup->n_here);
+  atomic_store(&request->n_travels_left, request->is_gap ? 0 : opi_values_ways(s->peers));
   atomic_store(&request->failed, OPI_FATE_OPEN);
   atomic_store(&request->caller->waiting, 0);
   atomic_store(&request->begun, OPI_BEGUN_NO);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 /* ---- tickets ---- */
@@ -179,6 +180,7 @@ static opipe_status prepare(opi_session *s, const opipe_submit_params *params, o
   memset(&ticket->report, 0, sizeof ticket->report);
   atomic_store(&ticket->end_ns, 0);
   OPI_TRY(place_results(shape, params, request, err));
+  OPI_TRY(opi_parcel_check(request, err));
   OPI_TRY(opi_lent_take(request, params->deadline_ns != 0, err));
   OPI_TRY(opi_train_look(request, err)); /* PENDING: labels that come later are read later */
   return OPIPE_OK;
@@ -189,6 +191,12 @@ opipe_status opi_train_look(opi_request *request, opipe_error *err) {
   const uint32_t labels = s->shapes->labels_input;
   struct opi_ticket *ticket = request->ticket;
   const bool away = labels != OPIPE_NONE && request->feeds[labels].on_device; /* refused */
+  if (opi_inputs_come(s)) { /* shifted and counted by process 0, they come before the step begins */
+    ticket->shifted = ticket->counted = true;
+    ticket->count = 0;
+    memset(ticket->sums, 0, sizeof ticket->sums);
+    return OPIPE_OK;
+  }
   if (!opi_counts_here(request)) { /* told with the verdict */
     ticket->shifted = ticket->counted = true;
     ticket->is_told = true;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
+#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 /* ---- results ---- */
@@ -168,7 +169,8 @@ static opipe_status place_results(const opi_setup *s, const opipe_submit_params 
     }
     OPI_TRY(opi_result_take(s, o, &io, &request->results[o], err));
   }
-  return place_others(s, params, request, err);
+  OPI_TRY(place_others(s, params, request, err));
+  return opi_parcel_check(request, err);
 }
 
 /* ---- publishing ---- */

@@ -109,10 +109,11 @@ opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe
                              .n_ranks = s->setup->plan->decided.n_ranks,
                              .requests_done = atomic_load(&s->n_done),
                              .requests_failed = atomic_load(&s->n_failed),
-                             .shapes_compiled = atomic_load(&s->shapes->n_compiled)};
+                             .shapes_compiled = atomic_load(&s->shapes->n_compiled),
+                             .travelled_bytes = opi_peers_travelled(s)};
   for (uint32_t r = 0; r < s->setup->plan->decided.n_ranks; ++r)
     info.busy_ns += atomic_load(&s->setup->ranks[r].worker->busy_ns);
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, reserved));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, travelled_bytes));
   return OPIPE_OK;
 }
 

@@ -48,6 +48,22 @@ static void share_cores(opi_session *session, uint32_t spin_us) {
       n_threads < cores && !chosen && !ranks_compute(s) ? cores - (uint32_t)n_threads : 0;
 }
 
+/* A session with all ranks is process 0's, so nothing travels. */
+static opipe_status read_travels(opi_setup *s, uint32_t flags, opipe_error *err) {
+  const bool inputs = (flags & OPIPE_SESSION_INPUTS_OF_0) != 0;
+  const bool outputs = (flags & OPIPE_SESSION_OUTPUTS_TO_0) != 0;
+  if (!opi_is_shared(s))
+    return OPIPE_OK;
+  s->inputs_travel = inputs;
+  s->outputs_travel = outputs;
+  if (s->env.places != NULL || !(inputs || outputs))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "session_open: flags 0x%x: inputs and outputs travel between the processes of a "
+                  "team, and none is given",
+                  flags);
+}
+
 static opipe_status read_params(opi_session *session, const opipe_session_params *p,
                                 opipe_error *err) {
   static const opipe_session_params none = {
@@ -78,7 +94,7 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
   if ((p->flags & OPIPE_SESSION_NO_BACKEND_FUSE) != 0)
     s->compile_flags |= OPIPE_COMPILE_NO_FUSE;
   share_cores(session, p->spin_us);
-  return OPIPE_OK;
+  return read_travels(s, p->flags, err);
 }
 
 static opipe_status list_ranks(opi_setup *s, opipe_error *err) {

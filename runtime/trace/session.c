@@ -18,6 +18,9 @@ static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event
   return OPIPE_OK;
 }
 
+const char *const opi_trace_passes[OPI_TRACE_PASSES] = {"F", "B", "I", "W", "update", "reduce"};
+
+/* By program. */
 static const char *const passes[] = {"F", "B", "I", "W", "F"};
 
 /* Has the stage several instances? */
@@ -29,7 +32,7 @@ static bool is_shared(const opi_decision *plan, uint32_t stage) {
 }
 
 static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_step *step,
-                                const opi_span *span, uint64_t first) {
+                                const opi_span *span) {
   const uint32_t n_replicas = t->setup->plan->decided.n_replicas;
   const uint32_t whole = opi_whole_instance(t, step->stage * t->pieces->n_replicas + step->replica);
   opi_trace_event event = {.pass = "update",
@@ -37,8 +40,8 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
                            .rank = rank,
                            .stage = OPIPE_NONE,
                            .microbatch = OPIPE_NONE,
-                           .start_ns = span->start_ns - first,
-                           .end_ns = span->end_ns - first};
+                           .start_ns = span->start_ns,
+                           .end_ns = span->end_ns};
   if (step->kind == OPI_ACT_UPDATE)
     return event;
   event.stage = whole / n_replicas;
@@ -72,21 +75,15 @@ static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   return span;
 }
 
-/* *io_last: EVERY, or 0 for the request that ran last, which is put there. */
-static void find_last(const opi_compiled *t, uint64_t *io_last, uint64_t *out_first_ns) {
-  *out_first_ns = UINT64_MAX;
-  for (uint32_t pass = 0; pass < 2; ++pass) {
-    for (uint32_t k = 0; k < t->setup->n_here; ++k) {
-      const uint32_t r = t->setup->here[k];
-      for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
-        const opi_ran *ran = opi_ran_at(t, r, i);
-        if (pass == 0 && ran->request > *io_last)
-          *io_last = ran->request;
-        if (pass == 1 && is_last(ran, *io_last) && span_of(t, r, i).start_ns < *out_first_ns)
-          *out_first_ns = span_of(t, r, i).start_ns;
-      }
-    }
+/* The request that ran last here: its number + 1; 0: none has. */
+static uint64_t find_last(const opi_compiled *t) {
+  uint64_t last = 0;
+  for (uint32_t k = 0; k < t->setup->n_here; ++k) {
+    const uint32_t r = t->setup->here[k];
+    for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i)
+      last = opi_ran_at(t, r, i)->request > last ? opi_ran_at(t, r, i)->request : last;
   }
+  return last;
 }
 
 /* Moves a sum or an update, whose times are the host's, behind the programs before it: the host may
@@ -98,10 +95,9 @@ static void put_behind(opi_span *io_span, uint64_t end_ns) {
     io_span->end_ns = io_span->start_ns;
 }
 
+/* By the host's clock, as it stands. */
 static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace_list *list,
                                  opipe_error *err) {
-  uint64_t first = UINT64_MAX;
-  find_last(t, &last, &first);
   for (uint32_t k = 0; k < t->setup->n_here; ++k) {
     const uint32_t r = t->setup->here[k];
     uint64_t end_ns = 0; /* of the programs so far */
@@ -114,7 +110,7 @@ static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace
         end_ns = span.end_ns;
       else if (opi_rank_has_stamps(&t->setup->ranks[r]))
         put_behind(&span, end_ns);
-      const opi_trace_event event = describe(t, r, step, &span, first);
+      const opi_trace_event event = describe(t, r, step, &span);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->setup->plan->decided, event.stage))
         continue; /* a single replica sums nothing */
       OPI_TRY(add_event(list, &event, err));
@@ -218,28 +214,47 @@ static void wait_for_passes(opi_session *s) {
     (void)nanosleep(&again, NULL);
 }
 
+/* Counts the times from the first of them. */
+static void count_from_first(opi_trace_list *list) {
+  uint64_t first = UINT64_MAX;
+  for (uint32_t i = 0; i < list->n; ++i)
+    first = list->events[i].start_ns < first ? list->events[i].start_ns : first;
+  for (uint32_t i = 0; i < list->n; ++i) {
+    list->events[i].start_ns -= first;
+    list->events[i].end_ns -= first;
+  }
+}
+
+/* Under submit_lock, which keeps shapes from changing, and requests from beginning. *out_last: 0 of
+ * a step. */
+static opipe_status list_measured(opi_session *session, bool trains, opi_trace_list *list,
+                                  uint64_t *out_last, opipe_error *err) {
+  const opi_compiled *t = last_used(session);
+  *out_last = trains ? 0 : find_last(t);
+  if (!trains && atomic_load(&session->n_unfinished) != 0) {
+    return opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
+                    atomic_load(&session->n_unfinished));
+  }
+  OPI_TRY(list_clocks(session, list, err));
+  return add_measured(t, trains ? EVERY : *out_last, list, err);
+}
+
 /* trains: the session is at rest, between steps. */
 static opipe_status list_spans(opi_session *session, bool trains, opi_trace_list *list,
                                opipe_error *err) {
+  uint64_t last = 0;
   wait_for_passes(session);
-  opi_lock_take(
-      &session->shapes->submit_lock); /* keeps shapes from changing, requests from beginning */
-  const opi_compiled *t = last_used(session);
-  opipe_status status = OPIPE_OK;
-  if (!trains && atomic_load(&session->n_unfinished) != 0) {
-    status = opi_fail(err, OPIPE_E_STATE, "there is no last request yet: %u are unfinished",
-                      atomic_load(&session->n_unfinished));
+  opi_lock_take(&session->shapes->submit_lock);
+  opipe_status status = list_measured(session, trains, list, &last, err);
+  opi_lock_give(&session->shapes->submit_lock);
+  OPI_TRY(opi_trace_merge(&session->setup->env.together, list, last, status, err));
+  if (list->n == 0) {
+    return opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
+                    trains ? "step has been done" : "request has been computed");
   }
-  if (status == OPIPE_OK)
-    status = list_clocks(session, list, err);
-  if (status == OPIPE_OK)
-    status = add_measured(t, trains ? EVERY : 0, list, err);
-  if (status == OPIPE_OK && list->n == 0) {
-    status = opi_fail(err, OPIPE_E_STATE, "there is nothing to trace: no %s",
-                      trains ? "step has been done" : "request has been computed");
-  }
-  if (status == OPIPE_OK)
-    status = add_planned(t, list, err);
+  count_from_first(list);
+  opi_lock_take(&session->shapes->submit_lock);
+  status = add_planned(last_used(session), list, err);
   opi_lock_give(&session->shapes->submit_lock);
   return status;
 }
@@ -247,8 +262,10 @@ static opipe_status list_spans(opi_session *session, bool trains, opi_trace_list
 static opipe_status list_all(opi_session *session, opi_trace_list *list, opipe_error *err) {
   if (!opi_session_trains(session->setup))
     return list_spans(session, false, list, err);
-  OPI_TRY(opi_train_rest(session, err));
-  const opipe_status status = list_spans(session, true, list, err);
+  opipe_status status = opi_train_rest(session, err);
+  if (status < 0)
+    return opi_trace_merge(&session->setup->env.together, list, 0, status, err);
+  status = list_spans(session, true, list, err);
   opi_train_go_on(session);
   return status;
 }

@@ -35,13 +35,24 @@ typedef struct opi_trace_list {
   uint8_t *clocks; /* [n_ranks] OPI_CLOCK_* */
 } opi_trace_list;
 
+/* The passes of events. */
+enum { OPI_TRACE_PASSES = 6 };
+extern const char *const opi_trace_passes[OPI_TRACE_PASSES];
+
+/* team.c: replaces the measured events of a list, which has no others yet, by those of all
+ * processes; `last`: the request that they are of, 0: of a step. All call it, also with an error of
+ * their own (`own`), and get one answer. Nothing happens without a team. */
+opipe_status opi_trace_merge(const opi_together *together, opi_trace_list *list, uint64_t last,
+                             opipe_status own, opipe_error *err);
+
 extern const char *const opi_clock_names[OPI_CLOCKS]; /* NULL for NONE */
 
 void opi_trace_chrome(const opi_trace_list *list, opi_text *text);
 void opi_trace_svg(const opi_trace_list *list, opi_text *text);
 
-/* The last request or training step, measured and planned. format: OPIPE_TRACE_*. Training flushes.
- * title: of the page; NULL: none. Errors: STATE, some are unfinished, or nothing has run. */
+/* The last request or training step, measured and planned; all processes of a team call it, and
+ * each writes all ranks. format: OPIPE_TRACE_*. Training flushes. title: of the page; NULL: none.
+ * Errors: STATE, some are unfinished, or nothing has run. */
 opipe_status opi_session_trace(opi_session *session, uint32_t format, const char *title,
                                opipe_write_fn write, void *ctx, opipe_error *err);
 

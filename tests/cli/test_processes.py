@@ -82,7 +82,8 @@ def test_a_checkpoint_goes_on_in_other_numbers_of_processes():
 
 
 def test_outputs_have_the_bits_of_threads():
-    for processes, more in ((2, []), (4, ["--requests", "8"]), (2, ["--ranks", "4", "--bind", "batch=4", "--microbatches", "4"])):
+    rows = ["--ranks", "4", "--bind", "batch=4", "--microbatches", "4"]
+    for processes, more in ((2, []), (4, ["--requests", "8"]), (2, rows), (2, [*rows, "--replicas", "2"])):
         with tempfile.TemporaryDirectory() as folder:
             own, other = os.path.join(folder, "threads"), os.path.join(folder, "processes")
             ranks = [] if "--ranks" in more else ["--ranks", str(processes)]
@@ -90,7 +91,40 @@ def test_outputs_have_the_bits_of_threads():
             done = launch(processes, "run", GPT, *more, "-o", other)
             check(threads.returncode == 0 and done.returncode == 0, f"run {more}: {threads.stderr}{done.stderr}")
             check(done.returncode != 0 or same_files(own, other), f"run {more}: outputs differ")
-            check(len(re.findall(r"(?m)^\[rank \d\] output logits", done.stdout)) == 1, f"run {more}: not printed once")
+            check(len(re.findall(r"(?m)^\[rank 0\] output logits", done.stdout)) == 1, f"run {more}: not printed once, by process 0")
+    done, threads = launch(2, "run", GPT, "--json"), command("run", GPT, "--ranks", "2", "--json")
+    said = re.sub(r"(?m)^\[rank 0\] ", "", done.stdout)
+    check(done.returncode == 0 and json.loads(said)["outputs"] == json.loads(threads.stdout)["outputs"] != [], f"run --json: {done.stderr}")
+    where = launch(2, "run", GPT)
+    check(len(re.findall(r"(?m)^\[rank 1\] output logits", where.stdout)) == 1, f"run: not printed where it is made: {where.stdout}{where.stderr}")
+
+
+def lanes(path):
+    """Ranks with measured boxes in a trace, and the number of these."""
+    with open(path, encoding="utf-8") as file:
+        boxes = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
+    return {e["tid"] for e in boxes}, len(boxes)
+
+
+def test_gradients_references_and_traces():
+    """Process 0 writes what the ranks of all have: the same gradients, boxes for every rank; the reference is compared with all."""
+    with tempfile.TemporaryDirectory() as folder:
+        own, other = ({name: os.path.join(folder, f"{who}.{name}") for name in ("gradients", "json")} for who in ("threads", "processes"))
+        rest = ["--steps", "2", "--ranks", "4"]
+        for what, run, files in (("threads", command, own), ("processes", lambda *words: launch(2, *words), other)):
+            done = run(*TRAIN, *rest, "--reference", "--save-gradients", files["gradients"], "--trace", files["json"])
+            check(done.returncode == 0, f"{what}: {done.stdout}{done.stderr}")
+            check(len(re.findall(r"plan's reference +bit-equal", done.stdout)) == 1, f"{what}: {done.stdout}")
+        if all(os.path.exists(path) for path in (*own.values(), *other.values())):
+            check(filecmp.cmp(own["gradients"], other["gradients"], shallow=False), "gradients differ")
+            check(lanes(own["json"]) == lanes(other["json"]) and len(lanes(other["json"])[0]) >= 4, f"traces: {lanes(own['json'])} {lanes(other['json'])}")
+        else:
+            check(False, f"written: {os.listdir(folder)}")
+        for words in (["--bind", "batch=2", "--microbatches", "2"], ["--requests", "3"]):
+            trace = os.path.join(folder, f"{len(words)}.json")
+            done = launch(2, "run", GPT, *words, "--ranks", "4", "--reference", "--trace", trace)
+            check(done.returncode == 0 and done.stdout.count("identical to the plan's reference") == 1, f"run {words}: {done.stdout}{done.stderr}")
+            check(os.path.exists(trace) and len(lanes(trace)[0]) >= 4, f"run {words}: no boxes for all ranks")
 
 
 def test_a_folder_is_checked_by_all():
@@ -113,12 +147,8 @@ def test_refusals():
     """Every process gives the same reason, with both numbers."""
     three = launch(2, "run", GPT, "--stages", "3")
     check(three.returncode == 3 and three.stderr.count("the plan has 3 ranks, the team 2 processes") == 2, f"3 ranks: {three.stderr}")
-    rows = launch(2, "run", GPT, "--bind", "batch=4", "--microbatches", "4", "--replicas", "2", "--ranks", "4")
-    check(rows.returncode == 2 and "stage 0 has replicas in several of 2 processes" in rows.stderr, f"rows: {rows.stderr}")
     local = launch(2, "run", GPT, "--transport", "local")
     check(local.returncode == 3, f"local: {local.stderr}")
-    alone = launch(2, *TRAIN, "--steps", "1", "--reference")
-    check(alone.returncode == 2 and "this is one of 2 processes" in alone.stderr, f"reference: {alone.stderr}")
     each = launch(2, "run", GPT, "--launcher", "none")
     check(each.returncode == 0 and each.stdout.count("output logits") == 2, f"none: {each.stderr}")
 
@@ -310,6 +340,18 @@ def test_a_silence_is_named():
     job.all[1].send_signal(signal.SIGSTOP)
     status, err, seconds = job.end(but=1)[0]
     check(status == 3 and f"process 1 (pid {job.all[1].pid}) has been silent" in err and seconds < 12 * SLOW, f"silence: {status}, {seconds:.1f} s, {err}")
+
+
+def test_a_rank_that_stalls_is_named_everywhere():
+    """All four processes answer, and one rank's device does not: the end of those that wait for each other is everybody's error."""
+    devices = [word for rank in range(4) for word in ("--device", "emulated" + (",stall_run=30:30000" if rank == 2 else ""))]
+    job = Job(4, *TRAIN, "--steps", "1000", "--ranks", "4", *devices, "--silence", str(2 * SLOW))
+    check(job.until_it_trains(), "nothing trains")
+    pid = job.all[2].pid
+    for rank, ended in enumerate(job.end(but=2)):
+        status, err, seconds = ended or (3, f"rank 2 of process 2 (pid {pid}) has been in the forward of stage 2 (", 0)
+        named = re.search(rf"rank 2 of process 2 \(pid {pid}\) has been in the (input )?(forward|backward|weight backward) of stage 2 \(", err)
+        check(status == 3 and named and seconds < 4 * SLOW + 1, f"stall, process {rank}: {status}, {seconds:.1f} s, {err}")
 
 
 def test_one_signal_stops_all_at_one_step():

@@ -151,10 +151,24 @@ def measure(count, what, folder, preload, planning, words):
                     None if abs(off) <= 0.03 * predicted + 16 * MIB else f"{off / MIB:.1f} MiB off {predicted / MIB:.1f}")
 
 
+def only_process_0_plans(count, folder, preload, model, size):
+    """Without a plan's file process 0 makes the plan, and reads a little of every tensor; process 1 still reads nothing of rank 0's."""
+    path = os.path.join(folder, "plan.json")
+    planned = run("plan", model, *size, "--ranks", "2", "--transport", "shm", "-o", path)
+    with open(path, encoding="utf-8") as file:
+        held = layers_of(json.load(file))
+    environment = dict(os.environ, LD_PRELOAD=preload, OPI_FORBID_FILE="/w.bin", OPI_FORBID_1=forbidden(held)["OPI_FORBID_1"])
+    done = subprocess.run([COMMAND, "launch", "-n", "2", "--", "run", model, *size], env=environment, capture_output=True, text=True, check=False)
+    held_back = done.stderr.count("forbidden in rank 1") == 1
+    count.check("no plan file: process 1 reads only its own",
+                None if planned.status == DONE and done.returncode == 0 and held_back else f"status {done.returncode}: {done.stderr[-700:]}")
+
+
 def two_processes(count, folder):
     preload, model = build_preload(folder), write_model(folder)
     size, requests = ["--bind", f"batch={ROWS}"], ["--requests", "60"]
     measure(count, "inference", folder, preload, [model, *size], ["run", model, *requests])
+    only_process_0_plans(count, folder, preload, model, size)
     data = write_data(folder)
     measure(count, "training", folder, preload,
             [model, "--train", *data, "--microbatches", "4", "--schedule", "1f1b", "--optimizer", "sgd:lr=0.01"], ["train", model, *data, "--steps", "8"])

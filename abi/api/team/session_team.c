@@ -13,12 +13,14 @@
 #include "partition/plan/kernels.h"
 
 enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
+enum { TRAVELS = OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0 };
 
 /* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
   uint64_t plan[2], kernels[2];
-  uint64_t mask;              /* of its cores */
-  uint32_t threads, reserved; /* compute threads of its ranks */
+  uint64_t mask;    /* of its cores */
+  uint32_t threads; /* compute threads of its ranks */
+  uint32_t travels; /* OPIPE_SESSION_INPUTS_OF_0, _OUTPUTS_TO_0 */
 } opening;
 
 /* ---- the board of one session ---- */
@@ -208,6 +210,12 @@ static opipe_status compare_part(comparison *c, uint32_t process, const void *da
     c->threads += own.threads;
   OPI_TRY(compare_hash(c->first.plan, own.plan, "plan", process, err));
   OPI_TRY(compare_hash(c->first.kernels, own.kernels, "kernels", process, err));
+  if (own.travels != c->first.travels) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "session_open: of the flags 0x%x, which say whether inputs and outputs travel, "
+                    "process 0 has 0x%x, process %u 0x%x",
+                    (unsigned)TRAVELS, c->first.travels, process, own.travels);
+  }
   for (uint32_t r = 0; r < n_ranks; ++r) {
     if (ranks[r] != 0 && c->owners[r] != OPIPE_NONE) {
       return opi_fail(err, OPIPE_E_INVALID,
@@ -228,11 +236,12 @@ static opipe_status take_part(void *ctx, uint32_t process, const void *data, uin
   return OPIPE_OK;
 }
 
-static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status own,
+static opipe_status gather_openings(comparison *c, uint32_t flags, uint8_t *part, opipe_status own,
                                     opipe_error *err) {
   const opi_session_object *s = c->session;
   const opi_plan *plan = s->plan->plan;
-  opening mine = {.plan = {plan->hash[0], plan->hash[1]}, .mask = opi_cores_mask()};
+  opening mine = {
+      .plan = {plan->hash[0], plan->hash[1]}, .mask = opi_cores_mask(), .travels = flags & TRAVELS};
   const opipe_error why = own < 0 && err != NULL ? *err : (opipe_error)OPIPE_ERROR_INIT;
   if (plan->predicted.kernels != NULL)
     memcpy(mine.kernels, plan->predicted.kernels->hash, sizeof mine.kernels);
@@ -265,18 +274,15 @@ static opipe_status gather_openings(comparison *c, uint8_t *part, opipe_status o
   return OPIPE_OK;
 }
 
-opipe_status opi_meeting_compare(const opi_session_object *s, opipe_status own,
+opipe_status opi_meeting_compare(const opi_session_object *s, uint32_t flags, opipe_status own,
                                  uint32_t *out_threads, opipe_error *err) {
   const opipe_allocator *allocator = &s->plan->model->context->allocator;
-  comparison c = {.session = s, .why = OPIPE_ERROR_INIT};
+  comparison c = {.session = s, .owners = s->owners, .why = OPIPE_ERROR_INIT};
   const uint64_t n_part = sizeof(opening) + s->n_ranks;
   uint8_t *part = opi_alloc_zero(allocator, 1, n_part);
-  c.owners = opi_alloc_zero(allocator, s->n_ranks, sizeof *c.owners);
-  const opipe_status status = part == NULL || c.owners == NULL
-                                  ? opi_fail_nomem(err, n_part, "the ranks of a team")
-                                  : gather_openings(&c, part, own, err);
+  const opipe_status status = part == NULL ? opi_fail_nomem(err, n_part, "the ranks of a team")
+                                           : gather_openings(&c, flags, part, own, err);
   *out_threads = c.threads;
   opi_free(allocator, part, n_part);
-  opi_free(allocator, c.owners, s->n_ranks * sizeof *c.owners);
   return status;
 }

@@ -343,7 +343,8 @@ typedef struct opipe_api {
    * rank, measured and planned. format: OPIPE_TRACE_*. Programs are timed by the host, which
    * notices their end late, or with OPIPE_SESSION_TRACE by the devices; the output says for every
    * rank which it was. Training flushes; finished requests are waited for until all ranks have
-   * passed them. Errors: STATE: nothing has run yet, or requests are unfinished. [control] */
+   * passed them. In a team (1.5) all processes call it, and each writes all ranks. Errors: STATE:
+   * nothing has run yet, or requests are unfinished. [control] */
   opipe_status (*session_trace)(opipe_session *session, uint32_t format, opipe_write_fn write,
                                 void *ctx, opipe_error *err);
   /* Run between steps, as session_get does. session_set_clock ends a hold; for the loss scale see

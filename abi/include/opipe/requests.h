@@ -49,8 +49,17 @@ enum {
                                 in flight included: parameters stay as that step had them until a
                                 clock or a checkpoint is set */
   OPIPE_SESSION_TUNED = 64u, /* 1.3: opens only if every kernel is as the plan's tables say */
-  OPIPE_SESSION_TRACE = 128u /* 1.3: session_trace uses the devices' own clocks where their backends
-                                have one; programs take a little longer */
+  OPIPE_SESSION_TRACE = 128u, /* 1.3: session_trace uses the devices' own clocks where their
+                                 backends have one; programs take a little longer */
+  /* 1.5, with `team`; alike in all its processes. Values travel by the transport, in host memory
+   * that is kept with the request, and without fences on them.
+   *   INPUTS_OF_0   process 0 gives the inputs, and labels, of all: each other process gets the
+   *                 rows that its ranks read before they begin. The others give shapes; their data
+   *                 are not read, but for inputs whose values decide shapes
+   *   OUTPUTS_TO_0  process 0 has all outputs when a request ends, the others those that they make
+   */
+  OPIPE_SESSION_INPUTS_OF_0 = 256u,
+  OPIPE_SESSION_OUTPUTS_TO_0 = 512u
 };
 
 #if OPIPE_TARGET_MINOR >= 5
@@ -102,12 +111,17 @@ typedef struct opipe_session_info {
   uint64_t shapes_compiled; /* since the session was opened */
   uint64_t busy_ns;         /* time in programs, summed over ranks */
   uint64_t reserved;
+#if OPIPE_TARGET_MINOR >= 5
+  uint64_t travelled_bytes; /* of inputs and outputs that came from other processes or went there */
+#endif
 } opipe_session_info;
 
 /* ---- memory: of a plan, of a session ---- */
 
-/* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here. */
-enum { OPIPE_MEMORY_ESTIMATED = 1u };
+/* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here.
+ * TRAVELS (1.5): set by the caller of plan_memory, for sessions with OPIPE_SESSION_INPUTS_OF_0 or
+ * _OUTPUTS_TO_0 of a team's plan: with the buffers of values that travel. */
+enum { OPIPE_MEMORY_ESTIMATED = 1u, OPIPE_MEMORY_TRAVELS = 2u };
 
 /* Bytes of one rank. */
 typedef struct opipe_memory_info {
