@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-/* -- what a node says -------------------------------------------------------------------------- */
+/* -- descriptions ------------------------------------------------------------------------------ */
 
 static const char *const names[] = {"GroupSpread", "GroupSum", "GroupGather", "GroupScatter"};
 

@@ -103,7 +103,7 @@ opipe_status opi_gradient_cross_entropy(opi_grad *g, const opi_node *node, opipe
   return dx == OPIPE_NONE ? OPIPE_OK : opi_grad_give(g, node, 0, dx, err);
 }
 
-/* Of a member's scores; the statistics of all members got them from the same scores. */
+/* The gradient of a member's scores. Its statistics pass none: they come from the same scores. */
 opipe_status opi_gradient_divided_entropy(opi_grad *g, const opi_node *node, opipe_error *err) {
   static const char *const copied[] = {"ignore_index", "first", "whole"};
   const bool none = strcmp(opi_attr_string(node, "reduction", "mean"), "none") == 0;

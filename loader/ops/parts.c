@@ -142,9 +142,10 @@ opipe_status opi_group_cross_entropy(opi_builder *b, const opi_divided_loss *how
   opi_attrs attrs = {.n = 0};
   int64_t first = 0, whole = 0, ones[64];
   uint32_t stats, in[4] = {how->in[0], how->in[1], how->in[2]}, made[2];
-  if (how->n_parts > OPI_COUNT(ones))
+  if (how->n_parts > OPI_COUNT(ones)) {
     return opi_fail(err, OPIPE_E_LIMIT, "%" PRIu32 " members of a group share a loss, %zu can",
                     how->n_parts, OPI_COUNT(ones));
+  }
   for (uint32_t i = 0; i < how->n_parts; ++i) {
     first += i < how->member ? how->parts[i] : 0;
     whole += how->parts[i];

@@ -9,7 +9,7 @@
 
 /* Labels `l` of y as those of input x, whose dimension d is y's map[d] (-1: none). Sets *out NULL
  * if x has none of them. False: they depend on others, too. */
-static bool restrict_to(sharder *s, const opi_labels *l, const opi_value *x, const opi_value *y,
+static bool restrict_to(opi_sharder *s, const opi_labels *l, const opi_value *x, const opi_value *y,
                         const int32_t *map, opi_labels **out) {
   uint8_t dims[OPIPE_MAX_RANK];
   uint32_t n = 0;
@@ -34,7 +34,7 @@ static bool restrict_to(sharder *s, const opi_labels *l, const opi_value *x, con
   return true;
 }
 
-static bool aligned(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool aligned(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *y = &s->g->values[node->out[0]];
   const uint32_t n = opi_op_of(node)->takes == OPI_TAKES_STRETCHED ? 1 : node->n_in;
   for (uint32_t i = 0; i < n; ++i) {
@@ -48,7 +48,7 @@ static bool aligned(sharder *s, const opi_node *node, const opi_labels *out, opi
   return true;
 }
 
-static bool turned(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool turned(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *x = &s->g->values[node->in[0]], *y = &s->g->values[node->out[0]];
   uint32_t n = 0;
   const int64_t *perm = opi_attr_ints(node, "perm", &n);
@@ -60,7 +60,7 @@ static bool turned(sharder *s, const opi_node *node, const opi_labels *out, opi_
   return restrict_to(s, out, x, y, map, &in[0]);
 }
 
-static bool rows(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool rows(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *x = &s->g->values[node->in[0]], *at = &s->g->values[node->in[1]];
   const opi_value *y = &s->g->values[node->out[0]];
   const int32_t axis = (int32_t)opi_attr_int(node, "axis", 0);
@@ -73,7 +73,7 @@ static bool rows(sharder *s, const opi_node *node, const opi_labels *out, opi_la
          (in[0] == NULL) != (in[1] == NULL);
 }
 
-static bool product(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool product(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *y = &s->g->values[node->out[0]];
   const opi_product_axes x = opi_sh_product_axes(s->g, node);
   if (out->n_dims != 1 || x.m < 0 || x.n < 0 || !s->weight[node->out[0]])
@@ -95,7 +95,7 @@ static bool product(sharder *s, const opi_node *node, const opi_labels *out, opi
 }
 
 /* Codes [N, blocks, bytes], scales [N * blocks]; y is [N, K]. A block of K stays together. */
-static bool blocks(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool blocks(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *y = &s->g->values[node->out[0]];
   const int64_t n = opi_attr_int(node, "N", 1), block = opi_attr_int(node, "block_size", 16);
   if (out->n_dims != 1)
@@ -130,7 +130,7 @@ static bool blocks(sharder *s, const opi_node *node, const opi_labels *out, opi_
 }
 
 /* Codes with scales along one axis, by blocks, or one for all. */
-static bool scaled(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+static bool scaled(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_value *y = &s->g->values[node->out[0]];
   const int64_t axis = opi_attr_int(node, "axis", 0), block = opi_attr_int(node, "block_size", 0);
   if (out->n_dims != 1)
@@ -156,7 +156,7 @@ static bool scaled(sharder *s, const opi_node *node, const opi_labels *out, opi_
   return in[0] != NULL && y->rank > 0;
 }
 
-bool opi_sh_back(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
+bool opi_sh_back(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in) {
   const opi_op *op = opi_op_of(node);
   const opi_value *x = &s->g->values[node->in[0]], *y = &s->g->values[node->out[0]];
   memset(in, 0, node->n_in * sizeof(opi_labels *));

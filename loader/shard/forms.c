@@ -220,9 +220,10 @@ static opipe_status cut_by_parts(opi_writer *w, uint32_t v, opi_labels *l, opi_l
 opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out) {
   const uint32_t p = value_of(w, v)->producer;
   opi_sh_reduce(w->s, l, value_of(w, v)->shape);
-  if (l->n_dims != 1)
+  if (l->n_dims != 1) {
     return opi_fail(w->err, OPIPE_E_INTERNAL, "'%s' is cut along %u axes", value_of(w, v)->name,
                     l->n_dims);
+  }
   const uint64_t hash = opi_sh_cut_hash(w->s, l);
   for (uint32_t i = 0; i < w->n_cuts; ++i) {
     if (w->cuts[i].whole == v && w->cuts[i].hash == hash) {
@@ -252,7 +253,7 @@ opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out) 
   if (!opi_arena_grow(&w->scratch, (void **)&w->cuts, &w->room_cuts, w->n_cuts + 1,
                       sizeof(*w->cuts)))
     return no_memory(w);
-  w->cuts[w->n_cuts++] = (opi_cut_memo){hash, v, *out};
+  w->cuts[w->n_cuts++] = (opi_shard_memo){hash, v, *out};
   return OPIPE_OK;
 }
 

@@ -10,8 +10,8 @@
 
 /* Atoms of the heads [heads] that x is labelled with; all of a head is united. x is [B, heads, ...]
  * or [B, T, heads * size]. */
-static opipe_status heads_of(sharder *s, const opi_node *node, opi_labels *l, const opi_value *x,
-                             int64_t heads, uint32_t **out) {
+static opipe_status heads_of(opi_sharder *s, const opi_node *node, opi_labels *l,
+                             const opi_value *x, int64_t heads, uint32_t **out) {
   const uint32_t axis = x->rank == 4 ? 1 : 2;
   for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
     if (d != axis && opi_sh_has(l, d))
@@ -32,8 +32,8 @@ static opipe_status heads_of(sharder *s, const opi_node *node, opi_labels *l, co
 }
 
 /* Labels of x along `axis`, entries of head h in a row. */
-static opi_labels *from_heads(sharder *s, const opi_value *x, uint32_t axis, const uint32_t *atoms,
-                              int64_t heads) {
+static opi_labels *from_heads(opi_sharder *s, const opi_value *x, uint32_t axis,
+                              const uint32_t *atoms, int64_t heads) {
   const uint8_t dim = (uint8_t)axis;
   opi_labels *l = opi_sh_labels(s, x->shape, &dim, 1);
   for (uint64_t i = 0; l != NULL && i < l->n; ++i)
@@ -47,7 +47,7 @@ typedef struct head_labels {
 } head_labels;
 
 /* Input i with these heads: united with its own labels, or cut. */
-static opipe_status meet(sharder *s, uint32_t n, uint32_t i, opi_labels **in, uint32_t axis,
+static opipe_status meet(opi_sharder *s, uint32_t n, uint32_t i, opi_labels **in, uint32_t axis,
                          uint32_t *atoms, int64_t heads) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *x = &s->g->values[node->in[i]];
@@ -73,7 +73,7 @@ static opipe_status meet(sharder *s, uint32_t n, uint32_t i, opi_labels **in, ui
   return OPIPE_OK;
 }
 
-static opipe_status add_follow(sharder *s, uint32_t leader, uint32_t follower) {
+static opipe_status add_follow(opi_sharder *s, uint32_t leader, uint32_t follower) {
   if (!opi_arena_grow(&s->scratch, (void **)&s->follows, &s->room_follows, s->n_follows + 1,
                       sizeof(*s->follows)))
     return opi_fail_nomem(&s->why, sizeof(*s->follows), "heads");
@@ -82,7 +82,7 @@ static opipe_status add_follow(sharder *s, uint32_t leader, uint32_t follower) {
 }
 
 /* Keys' heads beside the queries': united, or followers. */
-static opipe_status pair_heads(sharder *s, const opi_node *node, bool fine, head_labels *h) {
+static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, head_labels *h) {
   const int64_t group = h->q_heads / h->kv_heads;
   if (fine && (h->q == NULL || h->k == NULL || opi_node_in(node, OPI_ATT_PAST_K) != OPIPE_NONE))
     return opi_sh_refuse(s, node, "its keys are kept or whole: only whole groups can be divided");
@@ -104,7 +104,7 @@ static opipe_status pair_heads(sharder *s, const opi_node *node, bool fine, head
   return OPIPE_OK;
 }
 
-opipe_status opi_sh_attention(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *q = &s->g->values[node->in[OPI_ATT_Q]], *k = &s->g->values[node->in[OPI_ATT_K]];
   const bool flat = q->rank == 3;
@@ -154,7 +154,7 @@ opipe_status opi_sh_attention(sharder *s, uint32_t n, opi_labels **in, opi_label
   return OPIPE_OK;
 }
 
-opipe_status opi_sh_rotary(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+opipe_status opi_sh_rotary(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *x = &s->g->values[node->in[0]];
   uint32_t *heads = NULL;

@@ -6,7 +6,7 @@
 
 /* ---- atoms ---- */
 
-uint32_t opi_sh_fresh(sharder *s, uint32_t n) {
+uint32_t opi_sh_fresh(opi_sharder *s, uint32_t n) {
   const uint32_t first = s->n_atoms;
   if (n > UINT32_MAX - first || !opi_arena_grow(&s->scratch, (void **)&s->parent, &s->room_atoms,
                                                 first + n, sizeof(*s->parent))) {
@@ -19,7 +19,7 @@ uint32_t opi_sh_fresh(sharder *s, uint32_t n) {
   return first;
 }
 
-uint32_t opi_sh_find(sharder *s, uint32_t atom) {
+uint32_t opi_sh_find(opi_sharder *s, uint32_t atom) {
   while (s->parent[atom] != atom) {
     s->parent[atom] = s->parent[s->parent[atom]];
     atom = s->parent[atom];
@@ -27,7 +27,7 @@ uint32_t opi_sh_find(sharder *s, uint32_t atom) {
   return atom;
 }
 
-static uint32_t region_root(sharder *s, uint32_t o) {
+static uint32_t region_root(opi_sharder *s, uint32_t o) {
   while (s->openings[o].parent != o) {
     s->openings[o].parent = s->openings[s->openings[o].parent].parent;
     o = s->openings[o].parent;
@@ -35,7 +35,7 @@ static uint32_t region_root(sharder *s, uint32_t o) {
   return o;
 }
 
-uint32_t opi_sh_opening(sharder *s, uint32_t atom) {
+uint32_t opi_sh_opening(opi_sharder *s, uint32_t atom) {
   uint32_t lo = 0, hi = s->n_openings;
   while (hi - lo > 1) {
     const uint32_t mid = lo + (hi - lo) / 2;
@@ -48,7 +48,7 @@ uint32_t opi_sh_opening(sharder *s, uint32_t atom) {
 }
 
 /* The lower atom, and the earlier opening, stay the root. */
-void opi_sh_unite(sharder *s, uint32_t a, uint32_t b) {
+void opi_sh_unite(opi_sharder *s, uint32_t a, uint32_t b) {
   a = opi_sh_find(s, a);
   b = opi_sh_find(s, b);
   if (a == b)
@@ -81,7 +81,8 @@ static uint64_t stride_of(const opi_labels *l, const int64_t *shape, uint32_t k)
   return stride;
 }
 
-opi_labels *opi_sh_labels(sharder *s, const int64_t *shape, const uint8_t *dims, uint32_t n_dims) {
+opi_labels *opi_sh_labels(opi_sharder *s, const int64_t *shape, const uint8_t *dims,
+                          uint32_t n_dims) {
   opi_labels *l = OPI_ARENA_NEW(&s->scratch, opi_labels);
   if (l == NULL) {
     s->failed = true;
@@ -98,7 +99,7 @@ opi_labels *opi_sh_labels(sharder *s, const int64_t *shape, const uint8_t *dims,
   return l->atoms == NULL ? NULL : l;
 }
 
-opi_labels *opi_sh_copy(sharder *s, const opi_labels *l) {
+opi_labels *opi_sh_copy(opi_sharder *s, const opi_labels *l) {
   opi_labels *copy = l == NULL ? NULL : OPI_ARENA_NEW(&s->scratch, opi_labels);
   if (copy == NULL) {
     s->failed = s->failed || l != NULL;
@@ -131,7 +132,7 @@ static void drop(opi_labels *l, const int64_t *shape, uint32_t k) {
   memmove(l->dims + k, l->dims + k + 1, l->n_dims - k);
 }
 
-void opi_sh_mix(sharder *s, opi_labels *l, const int64_t *shape, uint32_t d) {
+void opi_sh_mix(opi_sharder *s, opi_labels *l, const int64_t *shape, uint32_t d) {
   for (uint32_t k = 0; k < l->n_dims; ++k) {
     if (l->dims[k] != d)
       continue;
@@ -146,7 +147,7 @@ void opi_sh_mix(sharder *s, opi_labels *l, const int64_t *shape, uint32_t d) {
   }
 }
 
-void opi_sh_reduce(sharder *s, opi_labels *l, const int64_t *shape) {
+void opi_sh_reduce(opi_sharder *s, opi_labels *l, const int64_t *shape) {
   for (uint32_t k = l->n_dims; k-- > 0;) {
     const uint64_t extent = extent_of(l, shape, k), stride = stride_of(l, shape, k);
     bool same = true;
@@ -159,7 +160,7 @@ void opi_sh_reduce(sharder *s, opi_labels *l, const int64_t *shape) {
   }
 }
 
-void opi_sh_equate(sharder *s, const opi_labels *a, const opi_labels *b, const int64_t *shape) {
+void opi_sh_equate(opi_sharder *s, const opi_labels *a, const opi_labels *b, const int64_t *shape) {
   opi_labels *x = opi_sh_copy(s, a), *y = opi_sh_copy(s, b);
   for (uint32_t d = 0; x != NULL && y != NULL && d < OPIPE_MAX_RANK; ++d) {
     if (opi_sh_has(x, d) && !opi_sh_has(y, d))
@@ -221,7 +222,7 @@ static uint64_t place_in(const opi_labels *l, const opi_value *from, const opi_v
   return place;
 }
 
-opi_labels *opi_sh_reshape(sharder *s, const opi_labels *l, const opi_value *from,
+opi_labels *opi_sh_reshape(opi_sharder *s, const opi_labels *l, const opi_value *from,
                            const opi_value *to) {
   group_map groups[2 * OPIPE_MAX_RANK + 1];
   uint8_t dims[OPIPE_MAX_RANK];
@@ -252,7 +253,7 @@ opi_labels *opi_sh_reshape(sharder *s, const opi_labels *l, const opi_value *fro
   return made;
 }
 
-opi_labels *opi_sh_select(sharder *s, const opi_labels *l, const opi_value *from, uint32_t axis,
+opi_labels *opi_sh_select(opi_sharder *s, const opi_labels *l, const opi_value *from, uint32_t axis,
                           const int64_t *list, uint64_t n) {
   int64_t shape[OPIPE_MAX_RANK];
   memcpy(shape, from->shape, (size_t)from->rank * sizeof(*shape));

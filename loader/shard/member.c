@@ -10,7 +10,7 @@
 
 static opipe_status write_node(opi_writer *w, uint32_t n) {
   const opi_node *node = &w->s->g->nodes[n];
-  const opi_decision *d = &w->s->decisions[n];
+  const opi_shard_decision *d = &w->s->decisions[n];
   if (d->mode != OPI_MODE_WHOLE && d->mode != OPI_MODE_CUT && d->mode != OPI_MODE_PASS)
     return opi_w_special(w, n);
   uint32_t *in = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)node->n_in + node->n_out + 1);
@@ -76,7 +76,7 @@ static opipe_status write_outputs(opi_writer *w, uint32_t *io_done) {
   return OPIPE_OK;
 }
 
-static bool is_needed(const sharder *s, const opi_node *node) {
+static bool is_needed(const opi_sharder *s, const opi_node *node) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE && s->needed[node->out[o]])
       return true;
@@ -86,7 +86,7 @@ static bool is_needed(const sharder *s, const opi_node *node) {
 
 /* Inputs come first and in order, whole or divided. */
 static opipe_status write_inputs(opi_writer *w) {
-  const sharder *s = w->s;
+  const opi_sharder *s = w->s;
   for (uint32_t i = 0; i < s->g->n_inputs; ++i) {
     const uint32_t v = s->g->inputs[i];
     opi_labels *cut = NULL;
@@ -174,9 +174,10 @@ static opipe_status finish_aliases(opi_writer *w, opi_shard_member *m) {
     return opi_fail_nomem(w->err, from->n_aliases * sizeof(opi_alias), "names");
   for (uint32_t v = 0; v < g->n_values; ++v) {
     const uint32_t own = m->value_of[v];
-    if (own != OPIPE_NONE && strcmp(to->graph->values[own].name, g->values[v].name) != 0)
+    if (own != OPIPE_NONE && strcmp(to->graph->values[own].name, g->values[v].name) != 0) {
       to->aliases[to->n_aliases++] =
           (opi_alias){opi_arena_strdup(&to->arena, g->values[v].name), own};
+    }
   }
   for (uint32_t a = 0; a < from->n_aliases; ++a) {
     const uint32_t v = from->aliases[a].value;
@@ -298,7 +299,7 @@ static opipe_status open_writer(opi_writer *w) {
   return OPIPE_OK;
 }
 
-opipe_status opi_sh_write(sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err) {
+opipe_status opi_sh_write(opi_sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err) {
   opi_writer w = {.s = s, .r = r, .err = err};
   old_names old;
   out->bound = opi_alloc_zero(s->wish->allocator, 1, sizeof(*out->bound));

@@ -121,7 +121,7 @@ static int64_t *heads_of(opi_writer *w, const opi_labels *l, int64_t heads, uint
   const int64_t size = (int64_t)l->n / heads;
   *out_n = 0;
   for (int64_t h = 0; list != NULL && h < heads; ++h) {
-    const opi_holder held = opi_sh_holder(w->s, l, h * size);
+    const opi_shard_holder held = opi_sh_holder(w->s, l, h * size);
     if (held.lo <= w->r && w->r <= held.hi)
       list[(*out_n)++] = h;
   }

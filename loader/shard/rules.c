@@ -15,7 +15,7 @@ typedef struct dim_map {
   int8_t to[OPIPE_MAX_RANK]; /* dimension of the output; -1: mixed, or none */
 } dim_map;
 
-opipe_status opi_sh_refuse(sharder *s, const opi_node *node, const char *fmt, ...) {
+opipe_status opi_sh_refuse(opi_sharder *s, const opi_node *node, const char *fmt, ...) {
   char text[256];
   va_list args;
   va_start(args, fmt);
@@ -24,11 +24,11 @@ opipe_status opi_sh_refuse(sharder *s, const opi_node *node, const char *fmt, ..
   return opi_fail(&s->why, OPIPE_E_UNSUPPORTED, "'%s' (%s): %s", node->name, node->op, text);
 }
 
-static const opi_value *value_of(const sharder *s, uint32_t v) {
+static const opi_value *value_of(const opi_sharder *s, uint32_t v) {
   return &s->g->values[v];
 }
 
-const int64_t *opi_sh_ints(sharder *s, uint32_t v, uint64_t *out_n) {
+const int64_t *opi_sh_ints(opi_sharder *s, uint32_t v, uint64_t *out_n) {
   const opi_value *x = v == OPIPE_NONE ? NULL : value_of(s, v);
   *out_n = 0;
   if (x == NULL || x->data == NULL || (x->dtype != OPIPE_INT64 && x->dtype != OPIPE_INT32))
@@ -42,7 +42,7 @@ const int64_t *opi_sh_ints(sharder *s, uint32_t v, uint64_t *out_n) {
 }
 
 /* Entries that share a byte stay together. False: rows do not begin with a byte. */
-static bool keep_bytes(sharder *s, const opi_value *x, const opi_labels *l) {
+static bool keep_bytes(opi_sharder *s, const opi_value *x, const opi_labels *l) {
   const uint64_t in_byte = 8 / opi_dtype_bits(x->dtype);
   uint64_t inner = 1;
   if (l->n_dims != 1)
@@ -60,7 +60,7 @@ static bool keep_bytes(sharder *s, const opi_value *x, const opi_labels *l) {
 
 /* Parts of what is made from parameters are made from parts of them; of what is made from inputs
  * alone, cut where they are read. */
-bool opi_sh_demand(sharder *s, uint32_t v, const opi_labels *l) {
+bool opi_sh_demand(opi_sharder *s, uint32_t v, const opi_labels *l) {
   const opi_value *x = value_of(s, v);
   if (s->labels[v] != NULL)
     return false;
@@ -100,8 +100,8 @@ static uint64_t place_of(const opi_labels *grid, const opi_value *y, uint64_t i,
   return place;
 }
 
-/* What whole x must be cut by beside `made`; NULL: labels vary along other dimensions, too. */
-static opi_labels *project(sharder *s, const opi_labels *made, const opi_value *y,
+/* Labels that cut whole x beside `made`; NULL: they vary along dimensions that x lacks. */
+static opi_labels *project(opi_sharder *s, const opi_labels *made, const opi_value *y,
                            const opi_value *x, const dim_map *map) {
   uint8_t dims[OPIPE_MAX_RANK];
   uint32_t n = 0;
@@ -125,7 +125,7 @@ static opi_labels *project(sharder *s, const opi_labels *made, const opi_value *
 }
 
 /* Mixes what the output does not have; refuses if nothing is apart then. */
-static opipe_status mix_lost(sharder *s, const opi_node *node, uint32_t i, opi_labels *l,
+static opipe_status mix_lost(opi_sharder *s, const opi_node *node, uint32_t i, opi_labels *l,
                              const dim_map *map) {
   const opi_value *x = value_of(s, node->in[i]);
   for (int32_t d = 0; d < x->rank; ++d) {
@@ -138,7 +138,7 @@ static opipe_status mix_lost(sharder *s, const opi_node *node, uint32_t i, opi_l
 }
 
 /* Whole inputs are cut where they have a divided dimension. */
-static opipe_status cut_whole(sharder *s, uint32_t n, opi_labels **in, const dim_map *map,
+static opipe_status cut_whole(opi_sharder *s, uint32_t n, opi_labels **in, const dim_map *map,
                               const opi_value *y, opi_labels *made) {
   const opi_node *node = &s->g->nodes[n];
   for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -166,7 +166,7 @@ static opipe_status cut_whole(sharder *s, uint32_t n, opi_labels **in, const dim
   return OPIPE_OK;
 }
 
-static opipe_status join(sharder *s, uint32_t n, opi_labels **in, const dim_map *map,
+static opipe_status join(opi_sharder *s, uint32_t n, opi_labels **in, const dim_map *map,
                          const opi_value *y, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   uint8_t dims[OPIPE_MAX_RANK];
@@ -212,7 +212,7 @@ static opipe_status join(sharder *s, uint32_t n, opi_labels **in, const dim_map 
   return OPIPE_OK;
 }
 
-static dim_map *new_maps(sharder *s, const opi_node *node) {
+static dim_map *new_maps(opi_sharder *s, const opi_node *node) {
   dim_map *map = OPI_ARENA_ARRAY(&s->scratch, dim_map, (size_t)node->n_in + 1);
   if (map != NULL)
     memset(map, -1, ((size_t)node->n_in + 1) * sizeof(*map));
@@ -221,7 +221,8 @@ static dim_map *new_maps(sharder *s, const opi_node *node) {
 }
 
 /* Dimensions counted from the last, as broadcasting does. */
-static void align(const sharder *s, const opi_node *node, uint32_t i, int32_t rank, dim_map *map) {
+static void align(const opi_sharder *s, const opi_node *node, uint32_t i, int32_t rank,
+                  dim_map *map) {
   const opi_value *x = node->in[i] == OPIPE_NONE ? NULL : value_of(s, node->in[i]);
   for (int32_t d = 0; x != NULL && d < x->rank; ++d)
     map[i].to[d] = (int8_t)(d + rank - x->rank);
@@ -253,7 +254,7 @@ static bool only_along(const opi_labels *l, int32_t d) {
   return l != NULL && l->n_dims == 1 && (int32_t)l->dims[0] == d;
 }
 
-static opipe_status product(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+static opipe_status product(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *a = value_of(s, node->in[0]), *b = value_of(s, node->in[1]);
   const opi_value *y = value_of(s, node->out[0]);
@@ -293,7 +294,7 @@ static opipe_status product(sharder *s, uint32_t n, opi_labels **in, opi_labels 
 /* ---- along one axis ---- */
 
 /* Split, or entries picked along an axis: list of input entries for output o. */
-static const int64_t *picked(sharder *s, const opi_node *node, uint32_t o, uint32_t *out_axis,
+static const int64_t *picked(opi_sharder *s, const opi_node *node, uint32_t o, uint32_t *out_axis,
                              uint64_t *out_n) {
   const uint32_t takes = opi_op_of(node)->takes;
   const opi_value *x = value_of(s, node->in[0]);
@@ -332,7 +333,7 @@ static const int64_t *picked(sharder *s, const opi_node *node, uint32_t o, uint3
 }
 
 /* Along the axis of Split, Slice and Gather; *out_done false: labels lie elsewhere. */
-static opipe_status pick(sharder *s, uint32_t n, opi_labels **in, opi_labels **out,
+static opipe_status pick(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out,
                          bool *out_done) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *x = value_of(s, node->in[0]);
@@ -378,7 +379,7 @@ static opipe_status pick(sharder *s, uint32_t n, opi_labels **in, opi_labels **o
 }
 
 /* Concat along a divided axis. */
-static opipe_status concat(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+static opipe_status concat(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *y = value_of(s, node->out[0]);
   const uint32_t axis = (uint32_t)opi_attr_int(node, "axis", 0);
@@ -425,7 +426,8 @@ static opipe_status concat(sharder *s, uint32_t n, opi_labels **in, opi_labels *
 /* ---- all others ---- */
 
 /* Where carry says that dimension d of input i goes, entry by entry; -1: it is mixed. */
-static int8_t carried(const sharder *s, const opi_node *node, uint32_t i, int32_t d, uint32_t o) {
+static int8_t carried(const opi_sharder *s, const opi_node *node, uint32_t i, int32_t d,
+                      uint32_t o) {
   opi_carry in[64], out[64];
   const opi_op *op = opi_op_of(node);
   if (op->carry == NULL || node->n_in > OPI_COUNT(in) || node->n_out > OPI_COUNT(out))
@@ -443,7 +445,7 @@ static int8_t carried(const sharder *s, const opi_node *node, uint32_t i, int32_
   return same ? (int8_t)out[o].axis : -1;
 }
 
-static void make_maps(const sharder *s, const opi_node *node, uint32_t o, opi_labels **in,
+static void make_maps(const opi_sharder *s, const opi_node *node, uint32_t o, opi_labels **in,
                       dim_map *map) {
   const opi_op *op = opi_op_of(node);
   const opi_value *y = value_of(s, node->out[o]);
@@ -461,7 +463,7 @@ static void make_maps(const sharder *s, const opi_node *node, uint32_t o, opi_la
   }
 }
 
-static opipe_status by_maps(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+static opipe_status by_maps(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE)
@@ -476,10 +478,10 @@ static opipe_status by_maps(sharder *s, uint32_t n, opi_labels **in, opi_labels 
 }
 
 /* Sums, norms and losses over divided axes; *out_done: it is one. */
-static opipe_status along_axes(sharder *s, uint32_t n, opi_labels **in, bool *out_done) {
+static opipe_status along_axes(opi_sharder *s, uint32_t n, opi_labels **in, bool *out_done) {
   const opi_node *node = &s->g->nodes[n];
   const opi_op *op = opi_op_of(node);
-  opi_decision *decision = &s->decisions[n];
+  opi_shard_decision *decision = &s->decisions[n];
   *out_done = false;
   if (in[0] == NULL)
     return OPIPE_OK;
@@ -502,7 +504,7 @@ static opipe_status along_axes(sharder *s, uint32_t n, opi_labels **in, bool *ou
 }
 
 /* A norm over the divided axis: its scale is cut, its statistics are summed. */
-static opipe_status norm(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+static opipe_status norm(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *x = value_of(s, node->in[0]);
   for (uint32_t i = 1; i < node->n_in; ++i) {
@@ -523,7 +525,7 @@ static opipe_status norm(sharder *s, uint32_t n, opi_labels **in, opi_labels **o
   return OPIPE_OK;
 }
 
-static bool is_norm_over(const sharder *s, uint32_t n, const opi_labels *l) {
+static bool is_norm_over(const opi_sharder *s, uint32_t n, const opi_labels *l) {
   const opi_node *node = &s->g->nodes[n];
   const uint32_t kind = opi_op_of(node)->kind;
   const opi_value *x = value_of(s, node->in[0]);
@@ -533,7 +535,7 @@ static bool is_norm_over(const sharder *s, uint32_t n, const opi_labels *l) {
          (int64_t)l->dims[0] >= opi_attr_int(node, "axis", x->rank - 1);
 }
 
-opipe_status opi_sh_rule(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+opipe_status opi_sh_rule(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_op *op = opi_op_of(node);
   bool done = false;

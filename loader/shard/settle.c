@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the walk left apart becomes units, and units get members. Regions that failed, or have too
- * few units, are closed, with a reason; then the graph is walked again.
+/* Atoms that the walk left apart become units, and units get members. Regions that failed, or have
+ * too few units, are closed, with a reason; then the graph is walked again.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -8,15 +8,15 @@
 #include "loader/ops/attention.h"
 #include "loader/shard/sharder.h"
 
-static bool is_attention(const sharder *s, uint32_t n) {
+static bool is_attention(const opi_sharder *s, uint32_t n) {
   return opi_op_of(&s->g->nodes[n])->kind == OPI_KIND_ATTENTION;
 }
 
-static opi_opening *region_of(sharder *s, const opi_labels *l) {
+static opi_opening *region_of(opi_sharder *s, const opi_labels *l) {
   return &s->openings[opi_sh_opening(s, l->atoms[0])];
 }
 
-static void fail(sharder *s, opi_opening *region, const char *why) {
+static void fail(opi_sharder *s, opi_opening *region, const char *why) {
   if (region->failed)
     return;
   region->failed = true;
@@ -25,7 +25,7 @@ static void fail(sharder *s, opi_opening *region, const char *why) {
 }
 
 /* Closes the openings of failed regions; true: there were some. */
-static bool close_failed(sharder *s) {
+static bool close_failed(opi_sharder *s) {
   bool any = false;
   for (uint32_t o = 0; o < s->n_openings; ++o) {
     const opi_opening *region = &s->openings[opi_sh_opening(s, s->openings[o].first)];
@@ -39,10 +39,10 @@ static bool close_failed(sharder *s) {
 
 /* ---- every label ---- */
 
-typedef bool (*label_visitor)(sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ctx);
+typedef bool (*label_visitor)(opi_sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ctx);
 
 /* Labels of values, and of whole inputs where they are cut. Stops at false. */
-static bool visit(sharder *s, label_visitor see, void *ctx) {
+static bool visit(opi_sharder *s, label_visitor see, void *ctx) {
   for (uint32_t v = 0; v < s->g->n_values; ++v) {
     if (s->labels[v] != NULL && !see(s, s->g->values[v].producer, v, s->labels[v], ctx))
       return false;
@@ -59,7 +59,7 @@ static bool visit(sharder *s, label_visitor see, void *ctx) {
 }
 
 /* A part has entries along one axis: labels along a second one are united. */
-static bool one_axis(sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *changed) {
+static bool one_axis(opi_sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *changed) {
   const int64_t *shape = s->g->values[v].shape;
   (void)n;
   if (l->n_dims != 0)
@@ -75,7 +75,7 @@ static bool one_axis(sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ch
 }
 
 /* Every member has some of it; a partial sum counts nothing twice. */
-static bool all_have(sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ctx) {
+static bool all_have(opi_sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ctx) {
   const uint32_t mode = n == OPIPE_NONE ? OPI_MODE_CUT : s->decisions[n].mode;
   (void)ctx;
   for (uint32_t r = 0; r < s->width; ++r) {
@@ -97,7 +97,7 @@ static bool all_have(sharder *s, uint32_t n, uint32_t v, opi_labels *l, void *ct
 
 /* A product whose sum would be a graph output as it is: its columns are divided instead, so that
  * nothing is summed; what divides its rows stays whole. Not for heads. */
-static bool ends_in_output(const sharder *s, uint32_t n, const opi_opening *region) {
+static bool ends_in_output(const opi_sharder *s, uint32_t n, const opi_opening *region) {
   const opi_node *node = &s->g->nodes[n];
   if (s->decisions[n].mode != OPI_MODE_SUM || !opi_sh_is_product(node) || region->heads ||
       s->closed[n] != NULL || s->uses[node->out[0]] != 1)
@@ -109,7 +109,17 @@ static bool ends_in_output(const sharder *s, uint32_t n, const opi_opening *regi
   return output && axes.n >= 0 && s->g->values[node->in[1]].shape[axes.n] >= (int64_t)s->width;
 }
 
-static void check_modes(sharder *s) {
+static void keep_whole(opi_sharder *s) {
+  for (uint32_t i = 0; i < s->wish->n_whole; ++i) {
+    const uint32_t v = opi_bound_value(s->bound, s->wish->whole[i]);
+    if (v != OPIPE_NONE && s->labels[v] != NULL) {
+      fail(s, region_of(s, s->labels[v]),
+           opi_arena_printf(&s->keep, "'%s' is wanted whole", s->wish->whole[i]));
+    }
+  }
+}
+
+static void check_modes(opi_sharder *s) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
     const opi_node *node = &s->g->nodes[n];
     const uint32_t mode = s->decisions[n].mode;
@@ -135,7 +145,7 @@ static void check_modes(sharder *s) {
 /* ---- units ---- */
 
 /* Divides attentions of a region within groups, if that helps; true: some now are. */
-static bool refine(sharder *s, uint32_t region) {
+static bool refine(opi_sharder *s, uint32_t region) {
   bool any = false;
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
     const opi_node *node = &s->g->nodes[n];
@@ -158,14 +168,14 @@ static bool refine(sharder *s, uint32_t region) {
   return any;
 }
 
-static void mark_followers(sharder *s, bool *follows) {
+static void mark_followers(opi_sharder *s, bool *follows) {
   for (uint32_t i = 0; i < s->n_follows; ++i)
     follows[opi_sh_find(s, s->follows[i].follower)] = true;
 }
 
 /* Units of every region, in the order of their first entries. */
-static opipe_status count_units(sharder *s, uint32_t *units, const bool *follows, bool *out_again,
-                                opipe_error *err) {
+static opipe_status count_units(opi_sharder *s, uint32_t *units, const bool *follows,
+                                bool *out_again, opipe_error *err) {
   for (uint32_t a = 0; a < s->n_atoms; ++a) {
     if (opi_sh_find(s, a) == a && !follows[a])
       ++units[opi_sh_opening(s, a)];
@@ -189,7 +199,7 @@ static opipe_status count_units(sharder *s, uint32_t *units, const bool *follows
 }
 
 /* Members get consecutive units; the first ones one more where they do not divide. */
-static void assign(sharder *s, const uint32_t *units, uint32_t *next, const bool *follows) {
+static void assign(opi_sharder *s, const uint32_t *units, uint32_t *next, const bool *follows) {
   for (uint32_t a = 0; a < s->n_atoms; ++a) {
     if (opi_sh_find(s, a) != a || follows[a])
       continue;
@@ -198,21 +208,21 @@ static void assign(sharder *s, const uint32_t *units, uint32_t *next, const bool
     const uint32_t member = i < more * (less + 1) ? i / (less + 1)
                             : less == 0           ? 0
                                                   : (i - more) / less;
-    s->holders[a] = (opi_holder){member, member};
+    s->holders[a] = (opi_shard_holder){member, member};
   }
   for (uint32_t i = 0; i < s->n_follows; ++i) {
-    const opi_holder leader = s->holders[opi_sh_find(s, s->follows[i].leader)];
-    opi_holder *held = &s->holders[opi_sh_find(s, s->follows[i].follower)];
+    const opi_shard_holder leader = s->holders[opi_sh_find(s, s->follows[i].leader)];
+    opi_shard_holder *held = &s->holders[opi_sh_find(s, s->follows[i].follower)];
     held->lo = leader.lo < held->lo ? leader.lo : held->lo;
     held->hi = held->hi == UINT32_MAX || leader.hi > held->hi ? leader.hi : held->hi;
   }
 }
 
-opi_holder opi_sh_holder(sharder *s, const opi_labels *l, int64_t i) {
+opi_shard_holder opi_sh_holder(opi_sharder *s, const opi_labels *l, int64_t i) {
   return s->holders[opi_sh_find(s, l->atoms[i])];
 }
 
-opi_shard_run *opi_sh_runs(sharder *s, const opi_labels *l, uint32_t r, opi_arena *arena,
+opi_shard_run *opi_sh_runs(opi_sharder *s, const opi_labels *l, uint32_t r, opi_arena *arena,
                            uint32_t *out_n, int64_t *out_sum, bool *out_shared) {
   opi_shard_run *runs = NULL;
   uint32_t room = 0;
@@ -220,7 +230,7 @@ opi_shard_run *opi_sh_runs(sharder *s, const opi_labels *l, uint32_t r, opi_aren
   *out_sum = 0;
   *out_shared = false;
   for (uint64_t i = 0; i < l->n; ++i) {
-    const opi_holder h = opi_sh_holder(s, l, (int64_t)i);
+    const opi_shard_holder h = opi_sh_holder(s, l, (int64_t)i);
     if (h.lo == UINT32_MAX || h.lo > r || h.hi < r)
       continue;
     *out_shared = *out_shared || h.lo != h.hi;
@@ -238,23 +248,23 @@ opi_shard_run *opi_sh_runs(sharder *s, const opi_labels *l, uint32_t r, opi_aren
   return runs;
 }
 
-uint64_t opi_sh_cut_hash(sharder *s, const opi_labels *l) {
+uint64_t opi_sh_cut_hash(opi_sharder *s, const opi_labels *l) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ l->dims[0];
   for (uint64_t i = 0; i < l->n; ++i) {
-    const opi_holder h = opi_sh_holder(s, l, (int64_t)i);
+    const opi_shard_holder h = opi_sh_holder(s, l, (int64_t)i);
     hash = (hash ^ (((uint64_t)h.lo << 32) | h.hi)) * UINT64_C(0x100000001b3);
     hash ^= hash >> 29;
   }
   return hash | 4;
 }
 
-/* ---- what is needed, in which form ---- */
+/* ---- needed values and their forms ---- */
 
-static void read_leaf(sharder *s, uint32_t v, uint64_t form) {
+static void read_leaf(opi_sharder *s, uint32_t v, uint64_t form) {
   s->leaf[v] = s->leaf[v] == 0 || s->leaf[v] == form ? form : OPI_LEAF_SEVERAL;
 }
 
-bool opi_sh_by_parts(sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
+bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
   if ((!s->weight[v] && !s->main[v]) || !opi_sh_back(s, node, l, in))
     return false;
@@ -268,12 +278,12 @@ bool opi_sh_by_parts(sharder *s, uint32_t v, const opi_labels *l, opi_labels **i
   return true;
 }
 
-uint64_t opi_sh_leaf_form(const sharder *s, uint32_t v) {
+uint64_t opi_sh_leaf_form(const opi_sharder *s, uint32_t v) {
   return s->trains[v] ? OPI_LEAF_SPREAD : OPI_LEAF_WHOLE;
 }
 
 /* Value v is read cut by l: its parts are computed from parts, or it is cut at the reader. */
-static void need_cut(sharder *s, uint32_t v, opi_labels *l) {
+static void need_cut(opi_sharder *s, uint32_t v, opi_labels *l) {
   const uint32_t p = s->g->values[v].producer;
   opi_sh_reduce(s, l, s->g->values[v].shape);
   if (p == OPIPE_NONE) {
@@ -301,7 +311,7 @@ static void need_cut(sharder *s, uint32_t v, opi_labels *l) {
 
 /* From the last node to the first: a value's readers come before its producer. Cuts are followed
  * first, because they need values in front of them. */
-static void find_needed(sharder *s) {
+static void find_needed(opi_sharder *s) {
   const opi_graph *g = s->g;
   for (uint32_t o = 0; o < g->n_outputs; ++o) {
     s->needed[g->outputs[o]] = true;
@@ -333,7 +343,7 @@ static void find_needed(sharder *s) {
 
 /* ---- all of it ---- */
 
-opipe_status opi_sh_settle(sharder *s, bool *out_again, opipe_error *err) {
+opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
   *out_again = close_failed(s);
   if (*out_again)
     return OPIPE_OK;
@@ -349,7 +359,7 @@ opipe_status opi_sh_settle(sharder *s, bool *out_again, opipe_error *err) {
   uint32_t *next = OPI_ARENA_ARRAY(&s->scratch, uint32_t, openings);
   bool *follows = OPI_ARENA_ARRAY(&s->scratch, bool, atoms);
   bool *plain = opi_arena_copy(&s->scratch, s->plain, s->g->n_nodes + (size_t)1);
-  s->holders = OPI_ARENA_ARRAY(&s->scratch, opi_holder, atoms);
+  s->holders = OPI_ARENA_ARRAY(&s->scratch, opi_shard_holder, atoms);
   if (units == NULL || next == NULL || follows == NULL || s->holders == NULL || plain == NULL)
     return opi_fail_nomem(err, atoms * 16, "units");
   memset(s->holders, 0xff, atoms * sizeof(*s->holders));
@@ -361,6 +371,7 @@ opipe_status opi_sh_settle(sharder *s, bool *out_again, opipe_error *err) {
   assign(s, units, next, follows);
   (void)visit(s, all_have, NULL);
   check_modes(s);
+  keep_whole(s);
   if (s->failed)
     return opi_fail_nomem(err, 64, "units");
   *out_again = close_failed(s) || memcmp(plain, s->plain, s->g->n_nodes) != 0;

@@ -19,7 +19,7 @@ void opi_shard_segments(const opi_value *whole, const opi_shard_part *part,
   }
 }
 
-static opipe_status report(sharder *s, opi_shards *out, opipe_error *err) {
+static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n)
     out->n_reasons += s->closed[n] != NULL;
   out->reasons = OPI_ARENA_ARRAY(&out->arena, opi_shard_reason, (size_t)out->n_reasons + 1);
@@ -43,7 +43,7 @@ static opipe_status report(sharder *s, opi_shards *out, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status divide(sharder *s, opi_shards *out, opipe_error *err) {
+static opipe_status divide(opi_sharder *s, opi_shards *out, opipe_error *err) {
   const size_t values = (size_t)s->g->n_values + 1, nodes = (size_t)s->g->n_nodes + 1;
   s->weight = OPI_ARENA_ARRAY(&s->keep, bool, values);
   s->main = OPI_ARENA_ARRAY(&s->keep, bool, values);
@@ -66,7 +66,7 @@ static opipe_status divide(sharder *s, opi_shards *out, opipe_error *err) {
 
 opipe_status opi_shard(const opi_bound *bound, const opi_shard_wish *wish, opi_shards **out_shards,
                        opipe_error *err) {
-  sharder s = {.bound = bound, .g = bound->graph, .wish = wish, .width = wish->width};
+  opi_sharder s = {.bound = bound, .g = bound->graph, .wish = wish, .width = wish->width};
   *out_shards = NULL;
   if (wish->width < 1)
     return opi_fail(err, OPIPE_E_INVALID, "a tensor group of %" PRIu32 " members", wish->width);
@@ -96,4 +96,26 @@ void opi_shards_free(opi_shards *shards) {
   }
   opi_arena_release(&shards->arena);
   opi_free(allocator, shards, sizeof(*shards));
+}
+
+bool opi_shard_extents(const opi_shards *shards, uint32_t output, int64_t *parts, int32_t *out_axis,
+                       bool *out_consecutive) {
+  int64_t next = 0;
+  *out_consecutive = true;
+  for (uint32_t r = 0; r < shards->width; ++r) {
+    const opi_shard_member *m = &shards->members[r];
+    uint32_t o = 0;
+    while (o < m->n_outputs && m->outputs[o].whole != output)
+      ++o;
+    if (o == m->n_outputs)
+      return false;
+    const opi_shard_part *part = &m->outputs[o];
+    *out_axis = part->axis;
+    parts[r] = 0;
+    for (uint32_t k = 0; k < part->n_runs; ++k)
+      parts[r] += part->runs[k].n;
+    *out_consecutive = *out_consecutive && part->n_runs == 1 && part->runs[0].first == next;
+    next += parts[r];
+  }
+  return true;
 }

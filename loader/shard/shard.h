@@ -25,8 +25,10 @@ enum {
 };
 
 typedef struct opi_shard_wish {
-  uint32_t width; /* members, at least 1 */
-  uint32_t flags; /* OPI_SHARD_* */
+  uint32_t width;           /* members, at least 1 */
+  uint32_t flags;           /* OPI_SHARD_* */
+  const char *const *whole; /* [n_whole] outputs that must be whole in every member */
+  uint32_t n_whole;
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
 } opi_shard_wish;
@@ -68,7 +70,7 @@ typedef struct opi_shard_member {
   uint32_t *node_of;  /* [graph->n_nodes] node of the whole graph that it belongs to */
   uint32_t *value_of; /* [whole graph's n_values] its own form in this graph (part, partial or
                          whole, whichever it is in); OPIPE_NONE: not in it */
-  opi_shard_part *params, *inputs, *outputs; /* those that are divided; outputs in file order */
+  opi_shard_part *params, *inputs, *outputs; /* only divided ones; outputs in file order */
   uint32_t n_params, n_inputs, n_outputs;
   uint32_t *sums; /* [n_sums] values of this graph: whole parameters whose gradients in members are
                      partial sums (K and V norms, scales of heads); sum them over the group */
@@ -99,5 +101,10 @@ typedef struct opi_shards {
 opipe_status opi_shard(const opi_bound *bound, const opi_shard_wish *wish, opi_shards **out_shards,
                        opipe_error *err);
 void opi_shards_free(opi_shards *shards); /* accepts NULL */
+
+/* Entries of every member along the divided axis of an output (a value of the whole graph), parts
+ * [width]; false: it is not divided. *out_consecutive: members have them in order, one run each. */
+bool opi_shard_extents(const opi_shards *shards, uint32_t output, int64_t *parts, int32_t *out_axis,
+                       bool *out_consecutive);
 
 #endif /* OPI_SHARD_H */

@@ -38,7 +38,7 @@ enum {
   OPI_LEAF_SEVERAL = 3 /* in several ways: it stays whole, and is spread or cut at each reader */
 };
 
-/* What becomes of a node. */
+/* A node's form in the members' graphs. */
 enum {
   OPI_MODE_WHOLE = 0,
   OPI_MODE_CUT,  /* divided inputs, divided outputs */
@@ -50,10 +50,10 @@ enum {
   OPI_MODE_LOSS, /* cross entropy over divided classes */
   OPI_MODE_NORM  /* normalises over a divided axis */
 };
-typedef struct opi_decision {
+typedef struct opi_shard_decision {
   uint32_t mode;
   opi_read *reads; /* [n_in] */
-} opi_decision;
+} opi_shard_decision;
 
 /* A parameter whose columns or rows got atoms of their own. */
 typedef struct opi_opening {
@@ -70,11 +70,11 @@ typedef struct opi_follow {  /* keys and values that members hold for their quer
 } opi_follow;
 
 /* Who has the entries of a component: members lo..hi. */
-typedef struct opi_holder {
+typedef struct opi_shard_holder {
   uint32_t lo, hi;
-} opi_holder;
+} opi_shard_holder;
 
-typedef struct sharder {
+typedef struct opi_sharder {
   const opi_bound *bound;
   const opi_graph *g;
   const opi_shard_wish *wish;
@@ -101,53 +101,54 @@ typedef struct sharder {
   uint32_t n_openings, room_openings;
   opi_follow *follows;
   uint32_t n_follows, room_follows;
-  opi_labels **labels;     /* [n_values] NULL: not divided */
-  bool *partial;           /* [n_values] */
-  bool *aside;             /* [n_values] partial, and something is kept aside to be added */
-  opi_decision *decisions; /* [n_nodes] */
-  opipe_error why;         /* the last refusal of a rule */
+  opi_labels **labels;           /* [n_values] NULL: not divided */
+  bool *partial;                 /* [n_values] */
+  bool *aside;                   /* [n_values] partial, and something is kept aside to be added */
+  opi_shard_decision *decisions; /* [n_nodes] */
+  opipe_error why;               /* the last refusal of a rule */
 
   /* settled */
-  opi_holder *holders; /* [n_atoms] of roots */
-  bool *needed;        /* [n_values] */
-  uint64_t *leaf;      /* [n_values] OPI_LEAF_*, or the hash of its only cut */
-} sharder;
+  opi_shard_holder *holders; /* [n_atoms] of roots */
+  bool *needed;              /* [n_values] */
+  uint64_t *leaf;            /* [n_values] OPI_LEAF_*, or the hash of its only cut */
+} opi_sharder;
 
 /* ---- labels.c ---- */
-uint32_t opi_sh_fresh(sharder *s, uint32_t n); /* first of n new atoms */
-uint32_t opi_sh_find(sharder *s, uint32_t atom);
-void opi_sh_unite(sharder *s, uint32_t a, uint32_t b);
-uint32_t opi_sh_opening(sharder *s, uint32_t atom); /* root of the atom's region */
-opi_labels *opi_sh_labels(sharder *s, const int64_t *shape, const uint8_t *dims, uint32_t n_dims);
+uint32_t opi_sh_fresh(opi_sharder *s, uint32_t n); /* first of n new atoms */
+uint32_t opi_sh_find(opi_sharder *s, uint32_t atom);
+void opi_sh_unite(opi_sharder *s, uint32_t a, uint32_t b);
+uint32_t opi_sh_opening(opi_sharder *s, uint32_t atom); /* root of the atom's region */
+opi_labels *opi_sh_labels(opi_sharder *s, const int64_t *shape, const uint8_t *dims,
+                          uint32_t n_dims);
 /* Drops dimensions along which all atoms are united; no dimension left: one unit. */
-void opi_sh_reduce(sharder *s, opi_labels *l, const int64_t *shape);
+void opi_sh_reduce(opi_sharder *s, opi_labels *l, const int64_t *shape);
 /* Unites all atoms along dimension d, which is dropped. */
-void opi_sh_mix(sharder *s, opi_labels *l, const int64_t *shape, uint32_t d);
+void opi_sh_mix(opi_sharder *s, opi_labels *l, const int64_t *shape, uint32_t d);
 bool opi_sh_has(const opi_labels *l, uint32_t d);
-opi_labels *opi_sh_copy(sharder *s, const opi_labels *l);
+opi_labels *opi_sh_copy(opi_sharder *s, const opi_labels *l);
 /* Unites entry by entry; the same shape. */
-void opi_sh_equate(sharder *s, const opi_labels *a, const opi_labels *b, const int64_t *shape);
+void opi_sh_equate(opi_sharder *s, const opi_labels *a, const opi_labels *b, const int64_t *shape);
 /* The labels in another shape of the same elements; NULL: shapes do not fit, or out of memory. */
-opi_labels *opi_sh_reshape(sharder *s, const opi_labels *l, const opi_value *from,
+opi_labels *opi_sh_reshape(opi_sharder *s, const opi_labels *l, const opi_value *from,
                            const opi_value *to);
 /* Entries list[0 .. n) along `axis`. */
-opi_labels *opi_sh_select(sharder *s, const opi_labels *l, const opi_value *from, uint32_t axis,
+opi_labels *opi_sh_select(opi_sharder *s, const opi_labels *l, const opi_value *from, uint32_t axis,
                           const int64_t *list, uint64_t n);
 /* ---- rules.c: labels of outputs from those of inputs ---- */
 /* out [n_out], zeroed; reads of cut inputs are set. UNSUPPORTED: s->why says why. */
-opipe_status opi_sh_rule(sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
-opipe_status opi_sh_refuse(sharder *s, const opi_node *node, const char *fmt, ...)
+opipe_status opi_sh_rule(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
+opipe_status opi_sh_refuse(opi_sharder *s, const opi_node *node, const char *fmt, ...)
     OPIPE_PRINTF(3, 4);
 /* Can value v be cut by labels l at a reader? */
-bool opi_sh_demand(sharder *s, uint32_t v, const opi_labels *l);
+bool opi_sh_demand(opi_sharder *s, uint32_t v, const opi_labels *l);
 /* ---- heads.c ---- */
-opipe_status opi_sh_attention(sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
-opipe_status opi_sh_rotary(sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
+opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
+opipe_status opi_sh_rotary(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
 /* ---- back.c: labels of inputs from those of output 0 ---- */
 /* in [n_in]: NULL where the input stays whole. False: unknown. */
-bool opi_sh_back(sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in);
+bool opi_sh_back(opi_sharder *s, const opi_node *node, const opi_labels *out, opi_labels **in);
 /* ---- walk.c ---- */
-opipe_status opi_sh_walk(sharder *s, opipe_error *err);
+opipe_status opi_sh_walk(opi_sharder *s, opipe_error *err);
 /* Axes of a product's operands: -1 where there is none. */
 typedef struct opi_product_axes {
   int32_t m, ka, kb, n;
@@ -155,20 +156,21 @@ typedef struct opi_product_axes {
 opi_product_axes opi_sh_product_axes(const opi_graph *g, const opi_node *node);
 bool opi_sh_is_product(const opi_node *node);
 /* The entries of known integers of input i; NULL: unknown. */
-const int64_t *opi_sh_ints(sharder *s, uint32_t v, uint64_t *out_n);
+const int64_t *opi_sh_ints(opi_sharder *s, uint32_t v, uint64_t *out_n);
 /* ---- settle.c ---- */
 /* *out_again: something was closed, walk once more. */
-opipe_status opi_sh_settle(sharder *s, bool *out_again, opipe_error *err);
+opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err);
 /* Entries of member r along the only axis of l. NULL: out of memory. */
-opi_shard_run *opi_sh_runs(sharder *s, const opi_labels *l, uint32_t r, opi_arena *arena,
+opi_shard_run *opi_sh_runs(opi_sharder *s, const opi_labels *l, uint32_t r, opi_arena *arena,
                            uint32_t *out_n, int64_t *out_sum, bool *out_shared);
-uint64_t opi_sh_cut_hash(sharder *s, const opi_labels *l); /* none of OPI_LEAF_* */
+uint64_t opi_sh_cut_hash(opi_sharder *s, const opi_labels *l); /* none of OPI_LEAF_* */
 /* Is v, cut by l, computed from parts of its producer's inputs? in [n_in]: NULL where whole. */
-bool opi_sh_by_parts(sharder *s, uint32_t v, const opi_labels *l, opi_labels **in);
-uint64_t opi_sh_leaf_form(const sharder *s, uint32_t v); /* of a leaf read beside what is divided */
-opi_holder opi_sh_holder(sharder *s, const opi_labels *l, int64_t i);
+bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in);
+uint64_t opi_sh_leaf_form(const opi_sharder *s,
+                          uint32_t v); /* of a leaf read beside what is divided */
+opi_shard_holder opi_sh_holder(opi_sharder *s, const opi_labels *l, int64_t i);
 /* ---- member.c ---- */
 /* Writes member r's graph. */
-opipe_status opi_sh_write(sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err);
+opipe_status opi_sh_write(opi_sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err);
 
 #endif /* OPI_SHARDER_H */

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The walk: every node in order, with what it reads whole, divided or partial.
  *
- * A product of a whole activation and a parameter is *opened*: its columns get atoms. So is a table
- * whose rows are picked by an activation: its output is partial at once. If a rule refuses, the
- * regions that meet there fail, and the walk is repeated without their openings (settle.c), until
- * nothing fails.
+ * A product of a whole activation and a parameter is *opened*: its columns get atoms. A table whose
+ * rows are picked by an activation is opened, too: its output is partial at once. If a rule
+ * refuses, the regions that meet there fail, and the walk is repeated without their openings
+ * (settle.c), until nothing fails.
  */
 #include <string.h>
 
 #include "loader/shard/sharder.h"
 
-static const opi_value *value_of(const sharder *s, uint32_t v) {
+static const opi_value *value_of(const opi_sharder *s, uint32_t v) {
   return &s->g->values[v];
 }
 
 /* ---- facts ---- */
 
 /* Could node n be opened, whatever happened before? */
-static bool could_open(const sharder *s, const opi_node *node) {
+static bool could_open(const opi_sharder *s, const opi_node *node) {
   if (opi_sh_is_product(node))
     return s->weight[node->in[1]] && !s->weight[node->in[0]] && value_of(s, node->in[1])->rank > 1;
   return opi_op_of(node)->takes == OPI_TAKES_ROWS && opi_attr_int(node, "axis", 0) == 0 &&
@@ -25,7 +25,7 @@ static bool could_open(const sharder *s, const opi_node *node) {
          opi_dtype_is_float(value_of(s, node->in[0])->dtype);
 }
 
-static void find_facts(sharder *s) {
+static void find_facts(opi_sharder *s) {
   const opi_graph *g = s->g;
   for (uint32_t v = 0; v < g->n_values; ++v) {
     const opi_value *x = value_of(s, v);
@@ -62,7 +62,7 @@ static void find_facts(sharder *s) {
 
 /* ---- openings ---- */
 
-static opi_labels *open_axis(sharder *s, uint32_t n, uint32_t v, uint8_t axis) {
+static opi_labels *open_axis(opi_sharder *s, uint32_t n, uint32_t v, uint8_t axis) {
   const opi_value *x = value_of(s, v);
   const uint32_t count = (uint32_t)x->shape[axis];
   if (!opi_arena_grow(&s->scratch, (void **)&s->openings, &s->room_openings, s->n_openings + 1,
@@ -79,7 +79,7 @@ static opi_labels *open_axis(sharder *s, uint32_t n, uint32_t v, uint8_t axis) {
   return l;
 }
 
-static bool may_open(const sharder *s, uint32_t n) {
+static bool may_open(const opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   if (s->closed[n] != NULL || !could_open(s, node))
     return false;
@@ -89,7 +89,7 @@ static bool may_open(const sharder *s, uint32_t n) {
          value_of(s, node->in[from])->shape[axis] < INT32_MAX;
 }
 
-static opipe_status open_rows(sharder *s, uint32_t n) {
+static opipe_status open_rows(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   opi_labels *l = open_axis(s, n, node->in[0], 0);
   if (l == NULL)
@@ -104,12 +104,12 @@ static opipe_status open_rows(sharder *s, uint32_t n) {
 
 /* ---- partial sums ---- */
 
-static bool is_real(const sharder *s, uint32_t v) {
+static bool is_real(const opi_sharder *s, uint32_t v) {
   return v != OPIPE_NONE && opi_dtype_is_float(value_of(s, v)->dtype);
 }
 
 /* May the partial sum at input i pass this node? */
-static bool passes(const sharder *s, const opi_node *node, uint32_t i) {
+static bool passes(const opi_sharder *s, const opi_node *node, uint32_t i) {
   const uint32_t sums = opi_op_of(node)->sums;
   if (s->uses[node->in[i]] != 1)
     return false;
@@ -137,10 +137,10 @@ static bool same_shape(const opi_value *a, const opi_value *b) {
 }
 
 /* Partial inputs and whole ones; false: all partial inputs have to be summed before. */
-static bool walk_partial(sharder *s, uint32_t n, const bool *partial, uint32_t n_partial) {
+static bool walk_partial(opi_sharder *s, uint32_t n, const bool *partial, uint32_t n_partial) {
   const opi_node *node = &s->g->nodes[n];
   const uint32_t sums = opi_op_of(node)->sums;
-  opi_decision *d = &s->decisions[n];
+  opi_shard_decision *d = &s->decisions[n];
   const opi_value *y = value_of(s, node->out[0]);
   bool all = true, aside = false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -179,7 +179,7 @@ static bool walk_partial(sharder *s, uint32_t n, const bool *partial, uint32_t n
 
 /* ---- divided ---- */
 
-static void fail_regions(sharder *s, opi_labels *const *in, uint32_t n_in) {
+static void fail_regions(opi_sharder *s, opi_labels *const *in, uint32_t n_in) {
   const char *why = opi_arena_strdup(&s->keep, s->why.message);
   for (uint32_t i = 0; i < n_in; ++i) {
     for (uint64_t k = 0; in[i] != NULL && k < in[i]->n; ++k) {
@@ -192,15 +192,15 @@ static void fail_regions(sharder *s, opi_labels *const *in, uint32_t n_in) {
   }
 }
 
-static void forget(sharder *s, uint32_t n) {
+static void forget(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   s->decisions[n].mode = OPI_MODE_WHOLE;
   memset(s->decisions[n].reads, 0, node->n_in * sizeof(opi_read));
 }
 
-static opipe_status walk_divided(sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+static opipe_status walk_divided(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
-  opi_decision *d = &s->decisions[n];
+  opi_shard_decision *d = &s->decisions[n];
   opipe_status status = opi_sh_rule(s, n, in, out);
   if (s->failed)
     return OPIPE_E_NOMEM;
@@ -229,12 +229,12 @@ static opipe_status walk_divided(sharder *s, uint32_t n, opi_labels **in, opi_la
   return OPIPE_OK;
 }
 
-static opipe_status walk_node(sharder *s, uint32_t n) {
+static opipe_status walk_node(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   const size_t room = (size_t)node->n_in + node->n_out + 1;
   opi_labels **in = OPI_ARENA_ARRAY(&s->scratch, opi_labels *, room);
   bool *partial = OPI_ARENA_ARRAY(&s->scratch, bool, (size_t)node->n_in + 1);
-  opi_decision *d = &s->decisions[n];
+  opi_shard_decision *d = &s->decisions[n];
   d->reads = OPI_ARENA_ARRAY(&s->scratch, opi_read, (size_t)node->n_in + 1);
   if (in == NULL || partial == NULL || d->reads == NULL)
     return opi_fail_nomem(&s->why, room * 24, "a node");
@@ -279,7 +279,7 @@ static opipe_status walk_node(sharder *s, uint32_t n) {
   return status;
 }
 
-static opipe_status begin(sharder *s) {
+static opipe_status begin(opi_sharder *s) {
   const size_t values = (size_t)s->g->n_values + 1, nodes = (size_t)s->g->n_nodes + 1;
   opi_arena_release(&s->scratch);
   opi_arena_init(&s->scratch, s->wish->allocator, 0);
@@ -293,21 +293,21 @@ static opipe_status begin(sharder *s) {
   s->aside = OPI_ARENA_ARRAY(&s->scratch, bool, values);
   s->needed = OPI_ARENA_ARRAY(&s->scratch, bool, values);
   s->leaf = OPI_ARENA_ARRAY(&s->scratch, uint64_t, values);
-  s->decisions = OPI_ARENA_ARRAY(&s->scratch, opi_decision, nodes);
+  s->decisions = OPI_ARENA_ARRAY(&s->scratch, opi_shard_decision, nodes);
   if (s->labels == NULL || s->partial == NULL || s->aside == NULL || s->needed == NULL ||
       s->leaf == NULL || s->decisions == NULL)
     return opi_fail_nomem(&s->why, values * 32, "dividing a graph");
   return OPIPE_OK;
 }
 
-static opipe_status walk_once(sharder *s) {
+static opipe_status walk_once(opi_sharder *s) {
   OPI_TRY(begin(s));
   for (uint32_t n = 0; n < s->g->n_nodes; ++n)
     OPI_TRY(walk_node(s, n));
   return OPIPE_OK;
 }
 
-opipe_status opi_sh_walk(sharder *s, opipe_error *err) {
+opipe_status opi_sh_walk(opi_sharder *s, opipe_error *err) {
   bool again = true;
   find_facts(s);
   while (again) {

@@ -7,10 +7,10 @@
 #include "loader/ops/kit.h"
 #include "loader/shard/sharder.h"
 
-typedef struct opi_cut_memo {
+typedef struct opi_shard_memo {
   uint64_t hash;
   uint32_t whole, made;
-} opi_cut_memo;
+} opi_shard_memo;
 
 typedef struct opi_aside { /* whole values to be added behind a sum */
   const uint32_t *list;
@@ -18,7 +18,7 @@ typedef struct opi_aside { /* whole values to be added behind a sum */
 } opi_aside;
 
 typedef struct opi_writer {
-  sharder *s;
+  opi_sharder *s;
   uint32_t r; /* the member */
   opi_arena scratch;
   opi_builder b;
@@ -26,7 +26,7 @@ typedef struct opi_writer {
   uint32_t *whole;  /* [n_values] of partial values and of leaves */
   uint32_t *spread; /* [n_values] */
   opi_aside *aside; /* [n_values] of partial values */
-  opi_cut_memo *cuts;
+  opi_shard_memo *cuts;
   uint32_t n_cuts, room_cuts;
   opi_shard_part *parts; /* of leaves */
   uint32_t n_parts, room_parts;

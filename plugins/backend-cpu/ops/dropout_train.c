@@ -194,9 +194,10 @@ static opipe_status read_part(cpu_prep *p, dropout_plan *plan) {
     end = run[0] + run[1];
     sum += run[1];
   }
-  if (!fits || sum != x->shape[axis])
+  if (!fits || sum != x->shape[axis]) {
     return cpu_invalid(p, "the runs of part axis %lld do not fit '%.80s'", (long long)axis,
                        x->name);
+  }
   plan->part_axis = (int32_t)axis;
   plan->part_runs = runs->data;
   plan->n_runs = runs->n / 2;

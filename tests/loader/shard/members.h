@@ -151,9 +151,10 @@ static inline opipe_status test_collect(test_group *t, opipe_error *err) {
     ok = ok && opi_collective_of(m->graph, node, &how[r]) && how[r].kind == how[0].kind &&
          how[r].dtype == how[0].dtype && how[r].axis == how[0].axis &&
          how[r].n_parts == how[0].n_parts && (how[r].n_parts == 0 || how[r].member == r);
-    if (!ok)
+    if (!ok) {
       return opi_fail(err, OPIPE_E_INTERNAL, "member %u does another collective: '%s'", r,
                       node->name);
+    }
   }
   void *sum = how[0].kind == OPI_COLLECTIVE_GATHER ? NULL : test_sum(t, in, &ok);
   int64_t first = 0;
@@ -218,7 +219,7 @@ static inline opipe_status test_group_run(test_group *t, opipe_error *err) {
   }
 }
 
-/* What a member has of `whole`, packed by the part's segments. */
+/* A member's part of `whole`, packed by the part's segments. */
 static inline void *test_pack(opi_arena *arena, const opi_value *whole, const void *data,
                               const opi_shard_part *part) {
   opi_shard_segment *s = OPI_ARENA_ARRAY(arena, opi_shard_segment, part->n_runs);
