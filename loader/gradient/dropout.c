@@ -18,6 +18,7 @@ static opipe_status describe(const opi_graph *g, const opi_node *node, const opi
                              const opi_carry *tokens, opi_attrs *attrs, opipe_error *err) {
   static const char *const batch_names[3] = {"batch_axis", "batch_outer", "batch_inner"};
   static const char *const token_names[3] = {"token_axis", "token_outer", "token_inner"};
+  static const char *const part_names[3] = {"part_axis", "part_whole", "part_runs"};
   const uint32_t given = opi_node_in(node, 1);
   double ratio = 0.5;
   attrs->n = 0;
@@ -27,7 +28,17 @@ static opipe_status describe(const opi_graph *g, const opi_node *node, const opi
   opi_attrs_string(attrs, "key", node->name);
   carry_attrs(attrs, batch_names, batch != NULL ? &batch[node->in[0]] : NULL);
   carry_attrs(attrs, token_names, tokens != NULL ? &tokens[node->in[0]] : NULL);
+  for (size_t i = 0; i < OPI_COUNT(part_names); ++i) { /* of a member of a tensor group */
+    const opipe_attr *part = opi_attr_find(node, part_names[i]);
+    if (part != NULL)
+      attrs->list[attrs->n++] = *part;
+  }
   return OPIPE_OK;
+}
+
+/* Version 2 has parts. */
+static uint32_t version_of(const opi_node *node) {
+  return opi_attr_find(node, "part_axis") != NULL ? 2 : 1;
 }
 
 opipe_status opi_grad_dropout(opi_grad_state *s, const opi_node *node, uint32_t x,
@@ -45,7 +56,7 @@ opipe_status opi_grad_dropout(opi_grad_state *s, const opi_node *node, uint32_t 
                          .n_out = node->n_out,
                          .attrs = attrs.list,
                          .n_attrs = attrs.n,
-                         .version = 1,
+                         .version = version_of(node),
                          .out_names = out_names};
   return opi_b_emit_kept(&s->builder, &emit, out, err);
 }
@@ -74,8 +85,8 @@ static opipe_status draw(opi_graph *g, uint32_t n, const opi_carry *batch, const
   OPI_TRY(describe(g, node, batch, tokens, &attrs, err));
   const uint32_t in[5] = {node->in[0], scalars[OPI_SCALAR_SEED], scalars[OPI_SCALAR_STEP],
                           scalars[OPI_SCALAR_SAMPLE], scalars[OPI_SCALAR_TOKEN]};
+  node->version = version_of(node);
   node->domain = "opipe";
-  node->version = 1;
   node->n_in = 5;
   node->in = opi_arena_copy(g->arena, in, sizeof in);
   node->n_attrs = attrs.n;

@@ -65,6 +65,14 @@ enum {
   OPI_RECOMPUTE_ATTENTION = 3 /* recomputes scores and probabilities of attention */
 };
 
+/* For the graph of one member of a tensor group (loader/shard) whose logits are divided along the
+ * last axis: the classes of every member. */
+typedef struct opi_divided_classes {
+  const int64_t *parts; /* [n_parts] */
+  uint32_t n_parts;
+  uint32_t member; /* whose graph it is */
+} opi_divided_classes;
+
 typedef struct opi_gradient_options {
   const opi_loss *loss; /* NULL: the only scalar float output */
   const opi_train_glob *globs;
@@ -83,7 +91,8 @@ typedef struct opi_gradient_options {
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
   const opi_logger *logger;
-  const opi_token_slice *slice; /* the slice that `bound` represents; NULL: whole sequences */
+  const opi_token_slice *slice;       /* the slice that `bound` represents; NULL: whole sequences */
+  const opi_divided_classes *classes; /* CROSS_ENTROPY only; NULL: the logits are whole */
 } opi_gradient_options;
 
 /* ---- result ---- */

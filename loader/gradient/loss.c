@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "loader/gradient/state.h"
+#include "loader/ops/group.h"
 
 /* -- which value ------------------------------------------------------------------------------- */
 
@@ -231,6 +232,29 @@ static bool is_batch_axis(const opi_grad_state *s, int32_t axis) {
   return carry != NULL && carry[s->target].axis == axis && carry[s->target].inner == 1;
 }
 
+/* The sum of the terms; smoothing is in it. */
+static opipe_status divided_sum(opi_grad_state *s, const uint32_t *in, int64_t own, uint32_t *out,
+                                opipe_error *err) {
+  const opi_divided_classes *classes = s->options->classes;
+  const uint32_t all[3] = {in[0], in[1], OPIPE_NONE};
+  const opipe_attr ignore = OPI_ATTR_I("ignore_index", s->loss.ignore);
+  const opi_divided_loss how = {.in = all,
+                                .parts = classes->parts,
+                                .n_parts = classes->n_parts,
+                                .member = classes->member,
+                                .reduction = "sum",
+                                .ignore = &ignore,
+                                .smoothing = s->loss.smoothing};
+  if (classes->member >= classes->n_parts || classes->parts[classes->member] != own) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "member %" PRIu32 " of %" PRIu32 " has %" PRId64
+                    " classes, its logits %" PRId64,
+                    classes->member, classes->n_parts,
+                    classes->member < classes->n_parts ? classes->parts[classes->member] : 0, own);
+  }
+  return opi_group_cross_entropy(&s->builder, &how, out, err);
+}
+
 static opipe_status cross_entropy(opi_grad_state *s, uint32_t logits, opipe_error *err) {
   opi_builder *b = &s->builder;
   const opi_value v = *opi_b_value(b, logits);
@@ -257,9 +281,13 @@ static opipe_status cross_entropy(opi_grad_state *s, uint32_t logits, opipe_erro
   OPI_TRY(opi_k_reshape(b, s->training->labels, flat, 1, &in[1], err));
   opi_attrs_string(&attrs, "reduction", "sum");
   opi_attrs_int(&attrs, "ignore_index", s->loss.ignore);
-  OPI_TRY(opi_k_one(b, "SoftmaxCrossEntropyLoss", 13, in, 2, &attrs, &sum, err));
-  if (s->loss.smoothing > 0)
-    OPI_TRY(smooth(s, in[0], in[1], &sum, err));
+  if (s->options->classes != NULL) {
+    OPI_TRY(divided_sum(s, in, flat[1], &sum, err));
+  } else {
+    OPI_TRY(opi_k_one(b, "SoftmaxCrossEntropyLoss", 13, in, 2, &attrs, &sum, err));
+    if (s->loss.smoothing > 0)
+      OPI_TRY(smooth(s, in[0], in[1], &sum, err));
+  }
   OPI_TRY(opi_grad_count(s, s->training->labels, true, s->loss.ignore, OPIPE_NONE, err));
   return share(s, sum, err);
 }

@@ -177,11 +177,12 @@ static void cheap_work(const opi_graph *graph, const opi_node *node, opi_work *o
   opi_work_each(graph, node, 1.0, out_work);
 }
 
-#define UNARY(name_, first_, lift_, infer_, work_, takes_, range_, kind_, attrs_)                \
-  {                                                                                              \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                              \
-        .lift = lift_, .infer = infer_, .work = work_, .carry = opi_carry_first,                 \
-        .gradient = activation_gradient, OPI_COLUMNS(takes_, COMMON, OTHER, range_, NONE, kind_) \
+#define UNARY(name_, first_, lift_, infer_, work_, takes_, range_, kind_, attrs_) \
+  {                                                                               \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,               \
+        .lift = lift_, .infer = infer_, .work = work_, .carry = opi_carry_first,  \
+        .gradient = activation_gradient,                                          \
+        OPI_COLUMNS(takes_, COMMON, OTHER, range_, NONE, kind_, NEVER)            \
   }
 
 static const opi_op ops[] = {
@@ -217,7 +218,7 @@ static const opi_op ops[] = {
      OPI_ATTRS(28, OPI_A(FLOAT, "alpha", OPI_PRESET(1))), .lift = swiglu_lift},
     {OPI_OP("PRelu", "", 1, OPI_NEWEST_ONNX, 2, 2, 1, 1), OPI_ATTRS(16, OPI_A_CONSUMED),
      .lift = prelu_lift, .infer = prelu_infer, .work = cheap_work, .carry = prelu_carry,
-     .gradient = prelu_gradient, OPI_COLUMNS(NONE, COMMON, SLOPE, ANY, NONE, PLAIN)},
+     .gradient = prelu_gradient, OPI_COLUMNS(NONE, COMMON, SLOPE, ANY, NONE, PLAIN, NEVER)},
 };
 
 const opi_op_family opi_ops_activation = {ops, OPI_COUNT(ops)};

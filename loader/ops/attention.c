@@ -496,13 +496,13 @@ static const opi_op ops[] = {
      .lift = attention_lift, .infer = attention_infer, .work = attention_work,
      .carry = attention_carry, .gradient = opi_gradient_attention,
      .stops_gradient = (uint64_t)1 << OPI_ATT_SEQLEN,
-     OPI_COLUMNS(NONE, NARROW, SCORES, ANY, NONE, ATTENTION)},
+     OPI_COLUMNS(NONE, NARROW, SCORES, ANY, NONE, ATTENTION, NEVER)},
     {OPI_OP("RotaryEmbedding", "", 23, OPI_NEWEST_ONNX, 3, 4, 1, 1),
      OPI_ATTRS(23, OPI_A(INT, "num_heads"), OPI_A(INT, "rotary_embedding_dim", OPI_PRESET(0)),
                OPI_A(INT, "interleaved", OPI_PRESET(0))),
      .lift = rotary_lift, .infer = rotary_infer, .work = rotary_work, .carry = rotary_carry,
      .gradient = opi_gradient_rotary, .stops_gradient = 0x8,
-     OPI_COLUMNS(NONE, AS_IS, TABLES, ANY, PLACES, ROTARY)},
+     OPI_COLUMNS(NONE, AS_IS, TABLES, ANY, PLACES, ROTARY, NEVER)},
 };
 
 const opi_op_family opi_ops_attention = {ops, OPI_COUNT(ops)};

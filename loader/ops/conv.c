@@ -269,11 +269,11 @@ static opipe_status global_lift(opi_builder *b, const opi_node *node, opipe_erro
   return opi_b_result(b, node, 0, y, err);
 }
 
-#define POOL(name_, max_out_, attrs_)                                                      \
-  {                                                                                        \
-    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, max_out_), attrs_,                      \
-        .lift = pool_lift, .infer = pool_infer, .work = pool_work, .carry = spatial_carry, \
-        .gradient = opi_gradient_pool, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)  \
+#define POOL(name_, max_out_, attrs_)                                                            \
+  {                                                                                              \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, max_out_), attrs_,                            \
+        .lift = pool_lift, .infer = pool_infer, .work = pool_work, .carry = spatial_carry,       \
+        .gradient = opi_gradient_pool, OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN, NEVER) \
   }
 
 static const opi_op ops[] = {
@@ -283,13 +283,13 @@ static const opi_op ops[] = {
                OPI_A(INTS, "strides"), OPI_A(INTS, "dilations"), OPI_A(INTS, "kernel_shape"),
                OPI_A(INT, "cudnn_*", OPI_NO_EFFECT)),
      .lift = conv_lift, .infer = conv_infer, .work = conv_work, .carry = batch_carry,
-     .gradient = opi_gradient_conv, OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN)},
+     .gradient = opi_gradient_conv, OPI_COLUMNS(NONE, NARROW, LAYER, ANY, NONE, PLAIN, NEVER)},
     {OPI_OP("ConvInteger", "", 10, OPI_NEWEST_ONNX, 2, 4, 1, 1),
      OPI_ATTRS(10, OPI_A(INT, "group", OPI_PRESET(1)), OPI_A(INTS, "pads"), OPI_A(INTS, "strides"),
                OPI_A(INTS, "dilations"), OPI_A(INTS, "kernel_shape"),
                OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID"))),
      .lift = conv_lift, .infer = conv_infer, .work = conv_work, .carry = batch_carry,
-     .stops_gradient = ~UINT64_C(0), OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
+     .stops_gradient = ~UINT64_C(0), OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN, NEVER)},
     POOL("AveragePool", 1,
          OPI_ATTRS(22, OPI_A(INTS, "pads"),
                    OPI_A(STRING, "auto_pad", OPI_TEXTS("NOTSET SAME_UPPER SAME_LOWER VALID")),

@@ -189,7 +189,7 @@ static const opi_op ops[] = {
                OPI_A(INT, "axis", .until = 19, OPI_PRESET(1)),
                OPI_A(INT, "onesided", OPI_PRESET(0))),
      .lift = lift, .infer = infer, .work = work, .carry = carry, .gradient = gradient,
-     .stops_gradient = 6, OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, PLAIN)},
+     .stops_gradient = 6, OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, PLAIN, NEVER)},
 };
 
 extern const opi_op_family opi_ops_dft;

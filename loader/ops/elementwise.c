@@ -243,44 +243,44 @@ static opipe_status infer_cast(opi_builder *b, const opi_node *node, opipe_error
   return opi_b_set(b, node, 0, (uint32_t)to, x->shape, (uint32_t)x->rank, err);
 }
 
-#define BINARY(name_, first_, lift_, infer_, gradient_, half_, meets_, range_, attrs_)       \
-  {                                                                                          \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                          \
-        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_, \
-        OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN)                                \
+#define BINARY(name_, first_, lift_, infer_, gradient_, half_, meets_, range_, sums_, attrs_) \
+  {                                                                                           \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                           \
+        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast, .gradient = gradient_,  \
+        OPI_COLUMNS(NONE, half_, meets_, range_, NONE, PLAIN, sums_)                          \
   }
 #define EXTREME(name_, range_, attrs_)                                             \
   {                                                                                \
     OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), attrs_,                   \
         .lift = lift_extreme, .infer = infer_binary, .carry = opi_carry_broadcast, \
         .gradient = opi_gradient_extreme,                                          \
-        OPI_COLUMNS(EXTREME, COMMON, NUMBERS, range_, NONE, PLAIN)                 \
+        OPI_COLUMNS(EXTREME, COMMON, NUMBERS, range_, NONE, PLAIN, NEVER)          \
   }
-#define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_, attrs_) \
-  {                                                                                    \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                    \
-        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,         \
-        .gradient = gradient_, OPI_COLUMNS(takes_, half_, meets_, range_, NONE, PLAIN) \
+#define UNARY(name_, first_, infer_, gradient_, half_, meets_, takes_, range_, sums_, attrs_) \
+  {                                                                                           \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                           \
+        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,                \
+        .gradient = gradient_, OPI_COLUMNS(takes_, half_, meets_, range_, NONE, PLAIN, sums_) \
   }
-#define STEPS(name_, first_, infer_, range_, attrs_)                                        \
-  {                                                                                         \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                         \
-        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,              \
-        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
+#define STEPS(name_, first_, infer_, range_, attrs_)                                               \
+  {                                                                                                \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                                \
+        .lift = opi_lift_plain, .infer = infer_, .carry = opi_carry_broadcast,                     \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN, NEVER) \
   }
 
 static const opi_op ops[] = {
-    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add, COMMON, SHIFT, ADD,
+    BINARY("Add", 1, opi_lift_binary, infer_binary, opi_gradient_add, COMMON, SHIFT, ADD, TOGETHER,
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
-    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB,
+    BINARY("Sub", 1, opi_lift_binary, infer_binary, opi_gradient_sub, COMMON, SHIFT, SUB, TOGETHER,
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
-    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL,
+    BINARY("Mul", 1, opi_lift_binary, infer_binary, opi_gradient_mul, COMMON, SCALE, MUL, EACH,
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
-    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV,
+    BINARY("Div", 1, opi_lift_binary, infer_binary, opi_gradient_div, COMMON, SCALE, DIV, FIRST,
            OPI_ATTRS(14, OPI_A_CONSUMED, OPI_A_BROADCASTS)),
-    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, NUMBERS, ANY,
+    BINARY("Pow", 1, opi_lift_binary, infer_pow, opi_gradient_pow, WIDE, NUMBERS, ANY, NEVER,
            OPI_ATTRS(15, OPI_A_BROADCASTS)),
-    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, NUMBERS, ANY,
+    BINARY("Mod", 10, lift_mod, infer_binary, opi_gradient_mod, COMMON, NUMBERS, ANY, NEVER,
            OPI_ATTRS(28, OPI_A(INT, "fmod", OPI_PRESET(0)))),
     EXTREME("Max", MAX, OPI_ATTRS(13, OPI_A_CONSUMED)),
     EXTREME("Min", MIN, OPI_ATTRS(13, OPI_A_CONSUMED)),
@@ -288,45 +288,56 @@ static const opi_op ops[] = {
      .lift = lift_sum},
     {OPI_OP("Mean", "", 1, OPI_NEWEST_ONNX, 1, 255, 1, 1), OPI_ATTRS(13, OPI_A_CONSUMED),
      .lift = lift_mean},
-    UNARY("Abs", 1, infer_number, opi_gradient_unary, COMMON, OTHER, FUNCTION, ABS,
+    UNARY("Abs", 1, infer_number, opi_gradient_unary, COMMON, OTHER, FUNCTION, ABS, NEVER,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
-    UNARY("Neg", 1, infer_number, opi_gradient_neg, COMMON, OTHER, FUNCTION, NEG,
+    UNARY("Neg", 1, infer_number, opi_gradient_neg, COMMON, OTHER, FUNCTION, NEG, FIRST,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
     STEPS("Sign", 9, infer_number, RISING, OPI_NO_ATTRS(13)),
-    UNARY("Sqrt", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+    UNARY("Sqrt", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY, NEVER,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
-    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+    UNARY("Reciprocal", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY, NEVER,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
-    UNARY("Exp", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, RISING,
+    UNARY("Exp", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, RISING, NEVER,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
-    UNARY("Log", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY,
+    UNARY("Log", 1, infer_float, opi_gradient_unary, WIDE, OTHER, FUNCTION, ANY, NEVER,
           OPI_ATTRS(13, OPI_A_CONSUMED)),
     STEPS("Floor", 1, infer_float, RISING, OPI_ATTRS(13, OPI_A_CONSUMED)),
     STEPS("Ceil", 1, infer_float, RISING, OPI_ATTRS(13, OPI_A_CONSUMED)),
     STEPS("Round", 11, infer_float, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Sin", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Cos", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Tan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Asin", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Acos", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Atan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Sinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Cosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Asinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Acosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
-    UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, OPI_NO_ATTRS(22)),
+    UNARY("Sin", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Cos", 7, infer_float, opi_gradient_unary, COMMON, ANGLES, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Tan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Asin", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Acos", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Atan", 7, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Sinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Cosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Asinh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Acosh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
+    UNARY("Atanh", 9, infer_float, opi_gradient_unary, COMMON, OTHER, NONE, ANY, NEVER,
+          OPI_NO_ATTRS(22)),
     {OPI_OP("Clip", "", 1, OPI_NEWEST_ONNX, 1, 3, 1, 1),
      OPI_ATTRS(13, OPI_A_CONSUMED, OPI_A(FLOAT, "max", .until = 10, .input = 2),
                OPI_A(FLOAT, "min", .until = 10, .input = 1)),
      .lift = lift_clip, .infer = infer_clip, .carry = opi_carry_broadcast,
      .gradient = opi_gradient_clip, .stops_gradient = 0x6,
-     OPI_COLUMNS(LIMITED, COMMON, NUMBERS, CLIP, NONE, PLAIN)},
+     OPI_COLUMNS(LIMITED, COMMON, NUMBERS, CLIP, NONE, PLAIN, NEVER)},
     {OPI_OP("Cast", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(28, OPI_A(STRING, "to"), OPI_A(INT, "to"),
                OPI_A(INT, "saturate", .since = 19, OPI_PRESET(1)),
                OPI_A(STRING, "round_mode", .since = 24, OPI_TEXTS("up"))),
      .lift = lift_cast, .infer = infer_cast, .carry = opi_carry_broadcast,
-     .gradient = opi_gradient_cast, OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN)},
+     .gradient = opi_gradient_cast, OPI_COLUMNS(CAST, AS_IS, OTHER, CAST, NONE, PLAIN, NEVER)},
     {OPI_OP("CastLike", "", 15, OPI_NEWEST_ONNX, 2, 2, 1, 1),
      OPI_ATTRS(25, OPI_A(INT, "saturate", .since = 19, OPI_PRESET(1)),
                OPI_A(STRING, "round_mode", .since = 24, OPI_TEXTS("up"))),

@@ -220,7 +220,7 @@ static const opi_op ops[] = {
      OPI_ATTRS(13, OPI_A(INT, "batch_dims", .since = 12, OPI_PRESET(0))), .lift = lift_gather_nd,
      .infer = infer_gather_nd, .work = opi_work_move, .carry = carry_gather_nd,
      .gradient = opi_gradient_gather_nd, .stops_gradient = 0x2,
-     OPI_COLUMNS(TUPLES, PICKS, ROWS, RISING, TUPLES, PLAIN)},
+     OPI_COLUMNS(TUPLES, PICKS, ROWS, RISING, TUPLES, PLAIN, FIRST)},
 };
 extern const opi_op_family opi_ops_gather_nd;
 const opi_op_family opi_ops_gather_nd = {ops, OPI_COUNT(ops)};

@@ -29,6 +29,7 @@ opipe_status opi_gradient_gemm(opi_grad *g, const opi_node *node, opipe_error *e
 
 /* loss_gradient.c */
 opipe_status opi_gradient_cross_entropy(opi_grad *g, const opi_node *node, opipe_error *err);
+opipe_status opi_gradient_divided_entropy(opi_grad *g, const opi_node *node, opipe_error *err);
 opipe_status opi_gradient_likelihood(opi_grad *g, const opi_node *node, opipe_error *err);
 
 /* norm_gradient.c */

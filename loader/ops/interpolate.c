@@ -181,7 +181,8 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
 
 static const opi_op ops[] = {
     {OPI_OP("Interpolate", "opipe", 1, 1, 3, 3, 1, 1), .infer = infer, .work = work, .carry = carry,
-     .gradient = gradient, .stops_gradient = 6, OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN)},
+     .gradient = gradient, .stops_gradient = 6,
+     OPI_COLUMNS(NONE, AS_IS, OTHER, ANY, NONE, PLAIN, NEVER)},
 };
 
 extern const opi_op_family opi_ops_interpolate;

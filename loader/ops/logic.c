@@ -54,17 +54,17 @@ static opipe_status infer_where(opi_builder *b, const opi_node *node, opipe_erro
   return opi_infer_broadcast(b, node, 0, 3, x->dtype, err);
 }
 
-#define TWO(name_, first_, infer_, range_, attrs_)                                          \
-  {                                                                                         \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                         \
-        .lift = opi_lift_binary, .infer = infer_, .carry = opi_carry_broadcast,             \
-        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
+#define TWO(name_, first_, infer_, range_, attrs_)                                                 \
+  {                                                                                                \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 2, 2, 1, 1), attrs_,                                \
+        .lift = opi_lift_binary, .infer = infer_, .carry = opi_carry_broadcast,                    \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN, NEVER) \
   }
-#define ONE(name_, first_, lift_, infer_, range_, attrs_)                                   \
-  {                                                                                         \
-    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                         \
-        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast,                       \
-        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN) \
+#define ONE(name_, first_, lift_, infer_, range_, attrs_)                                          \
+  {                                                                                                \
+    OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                                \
+        .lift = lift_, .infer = infer_, .carry = opi_carry_broadcast,                              \
+        .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, range_, NONE, PLAIN, NEVER) \
   }
 
 static const opi_op ops[] = {
@@ -83,7 +83,7 @@ static const opi_op ops[] = {
                   OPI_A(INT, "detect_positive", OPI_PRESET(1)))),
     {OPI_OP("Where", "", 9, OPI_NEWEST_ONNX, 3, 3, 1, 1), OPI_NO_ATTRS(16), .infer = infer_where,
      .carry = opi_carry_broadcast, .gradient = opi_gradient_where, .stops_gradient = 0x1,
-     OPI_COLUMNS(CHOSEN, COMMON, OTHER, CHOICE, NONE, PLAIN)},
+     OPI_COLUMNS(CHOSEN, COMMON, OTHER, CHOICE, NONE, PLAIN, NEVER)},
 };
 extern const opi_op_family opi_ops_logic;
 const opi_op_family opi_ops_logic = {ops, OPI_COUNT(ops)};

@@ -174,19 +174,19 @@ static const opi_op ops[] = {
                OPI_A(FLOAT, "ratio", .until = 11, OPI_PRESET(0.5)),
                OPI_A(INT, "seed", .since = 12)),
      .lift = dropout_lift, .infer = dropout_infer, .carry = opi_carry_first,
-     OPI_COLUMNS(NONE, COMMON, OTHER, DROPPED, NONE, RANDOM)},
+     OPI_COLUMNS(NONE, COMMON, OTHER, DROPPED, NONE, RANDOM, FIRST)},
     {OPI_OP("SoftmaxCrossEntropyLoss", "", 12, OPI_NEWEST_ONNX, 2, 3, 1, 2),
      OPI_ATTRS(13, OPI_A(INT, "ignore_index"),
                OPI_A(STRING, "reduction", OPI_TEXTS("mean sum none"))),
      .lift = loss_lift, .infer = loss_infer, .work = loss_work, .carry = loss_carry,
      .gradient = opi_gradient_cross_entropy, .stops_gradient = 0x6,
-     OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LOSS)},
+     OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LOSS, NEVER)},
     {OPI_OP("NegativeLogLikelihoodLoss", "", 12, OPI_NEWEST_ONNX, 2, 3, 1, 1),
      OPI_ATTRS(22, OPI_A(INT, "ignore_index"),
                OPI_A(STRING, "reduction", OPI_TEXTS("mean sum none"))),
      .lift = loss_lift, .infer = loss_infer, .work = loss_work, .carry = loss_carry,
      .gradient = opi_gradient_likelihood, .stops_gradient = 0x6,
-     OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LIKELIHOOD)},
+     OPI_COLUMNS(NONE, WIDE, OTHER, ANY, CLASSES, LIKELIHOOD, NEVER)},
 };
 
 const opi_op_family opi_ops_loss = {ops, OPI_COUNT(ops)};

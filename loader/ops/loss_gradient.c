@@ -103,6 +103,25 @@ opipe_status opi_gradient_cross_entropy(opi_grad *g, const opi_node *node, opipe
   return dx == OPIPE_NONE ? OPIPE_OK : opi_grad_give(g, node, 0, dx, err);
 }
 
+/* The gradient of a member's scores. Its statistics pass none: they come from the same scores. */
+opipe_status opi_gradient_divided_entropy(opi_grad *g, const opi_node *node, opipe_error *err) {
+  static const char *const copied[] = {"ignore_index", "first", "whole"};
+  const bool none = strcmp(opi_attr_string(node, "reduction", "mean"), "none") == 0;
+  uint32_t in[5] = {OPIPE_NONE, node->in[0], node->in[1], opi_node_in(node, 2), node->out[1]}, dx;
+  opi_attrs attrs = {.n = 0};
+  if (opi_grad_of(g, node, 0) == OPIPE_NONE)
+    return OPIPE_OK;
+  opi_attrs_string(&attrs, "reduction", none ? "none" : "sum");
+  opi_attrs_float(&attrs, "smoothing", opi_attr_float(node, "smoothing", 0));
+  for (size_t i = 0; i < OPI_COUNT(copied); ++i) {
+    if (opi_attr_find(node, copied[i]) != NULL)
+      opi_attrs_int(&attrs, copied[i], opi_attr_int(node, copied[i], 0));
+  }
+  OPI_TRY(of_sum(g, node, &in[0], err));
+  OPI_TRY(opi_grad_own(g, "CrossEntropyPartGrad", in, 5, &attrs, &dx, err));
+  return opi_grad_give(g, node, 0, dx, err);
+}
+
 /* -factor dL at each label's place, 0 elsewhere. */
 opipe_status opi_gradient_likelihood(opi_grad *g, const opi_node *node, opipe_error *err) {
   opi_builder *b = g->builder;

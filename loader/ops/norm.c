@@ -413,7 +413,7 @@ static opipe_status lp_lift(opi_builder *b, const opi_node *node, opipe_error *e
   {                                                                                                \
     OPI_OP(name_, "", first_, OPI_NEWEST_ONNX, 1, max_in_, 1, max_out_), attrs_,                   \
         .lift = lift_, .infer = infer_, .work = norm_work, .carry = carry_, .gradient = gradient_, \
-        OPI_COLUMNS(NONE, half_, meets_, ANY, NONE, kind_)                                         \
+        OPI_COLUMNS(NONE, half_, meets_, ANY, NONE, kind_, NEVER)                                  \
   }
 
 static const opi_op ops[] = {

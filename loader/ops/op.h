@@ -152,7 +152,23 @@ enum {
   OPI_KIND_SUM,        /* along axes */
   OPI_KIND_MEAN,       /* along axes */
   OPI_KIND_REDUCTION,  /* along axes, of another kind */
+  OPI_KIND_COLLECTIVE, /* moves numbers between the members of a tensor group (group.h); no backend
+                          ever runs it */
   OPI_KIND_COUNT
+};
+
+/* opi_op.sums: how a partial sum passes. A partial sum is a value whose sum over the members of a
+ * tensor group is meant; an operator passes it on if computing on the parts and summing afterwards
+ * gives the same. */
+enum {
+  OPI_SUMS_NEVER = 1, /* it has to be summed before */
+  OPI_SUMS_FIRST,     /* linear in input 0; the others are the same for all members */
+  OPI_SUMS_TOGETHER,  /* linear in all inputs at once: all must be partial */
+  OPI_SUMS_EACH,      /* linear in every input while the others are the same for all members */
+  OPI_SUMS_PRODUCT,   /* the same for inputs 0 and 1, and it makes partial sums itself if both are
+                         divided along the axis that it sums over */
+  OPI_SUMS_LAYER,     /* the same; input 2 is added once, behind the sum */
+  OPI_SUMS_AXES       /* as FIRST, and it makes partial sums if its axes are divided */
 };
 
 typedef struct opi_op {
@@ -194,6 +210,7 @@ typedef struct opi_op {
   uint8_t range;  /* OPI_RANGE_* */
   uint8_t index;  /* OPI_INDEX_* */
   uint8_t kind;   /* OPI_KIND_* */
+  uint8_t sums;   /* OPI_SUMS_* */
 } opi_op;
 
 /* The beginning of every row: name, versions, numbers of inputs and outputs. */
@@ -201,9 +218,10 @@ typedef struct opi_op {
   .name = name_, .domain = domain_, .first = first_, .last = last_, .min_in = min_in_, \
   .max_in = max_in_, .min_out = min_out_, .max_out = max_out_
 /* All columns, by the suffixes of their constants; none can be left out. */
-#define OPI_COLUMNS(takes_, half_, meets_, range_, index_, kind_)                     \
+#define OPI_COLUMNS(takes_, half_, meets_, range_, index_, kind_, sums_)              \
   .takes = OPI_TAKES_##takes_, .half = OPI_HALF_##half_, .meets = OPI_MEETS_##meets_, \
-  .range = OPI_RANGE_##range_, .index = OPI_INDEX_##index_, .kind = OPI_KIND_##kind_
+  .range = OPI_RANGE_##range_, .index = OPI_INDEX_##index_, .kind = OPI_KIND_##kind_, \
+  .sums = OPI_SUMS_##sums_
 
 /* "" and "ai.onnx" are one domain. NULL: unknown operator. */
 const opi_op *opi_op_find(const char *domain, const char *name);

@@ -173,16 +173,18 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
   return of_r ? give_r(g, node, made, err) : OPIPE_OK;
 }
 
-#define LAYER(name_, max_out_)                                                                     \
-  {                                                                                                \
-    OPI_OP(name_, "opipe", 1, 1, 2, 6, 1, max_out_),                                               \
-        .infer = infer, .work = layer_work, .carry = carry, .gradient = gradient,                  \
-        .stops_gradient = 1u << OPI_REC_LENS, OPI_COLUMNS(NONE, NARROW, PRODUCT, ANY, NONE, PLAIN) \
+#define LAYER(name_, max_out_)                                                    \
+  {                                                                               \
+    OPI_OP(name_, "opipe", 1, 1, 2, 6, 1, max_out_),                              \
+        .infer = infer, .work = layer_work, .carry = carry, .gradient = gradient, \
+        .stops_gradient = 1u << OPI_REC_LENS,                                     \
+        OPI_COLUMNS(NONE, NARROW, PRODUCT, ANY, NONE, PLAIN, NEVER)               \
   }
-#define LAYER_GRAD(name_)                                                                         \
-  {                                                                                               \
-    OPI_OP(name_, "opipe", 1, 1, 3, 10, 1, 6), .infer = grad_infer, .work = grad_work,            \
-                                               OPI_COLUMNS(NONE, NARROW, OTHER, ANY, NONE, PLAIN) \
+#define LAYER_GRAD(name_)                                         \
+  {                                                               \
+    OPI_OP(name_, "opipe", 1, 1, 3, 10, 1, 6),                    \
+        .infer = grad_infer, .work = grad_work,                   \
+        OPI_COLUMNS(NONE, NARROW, OTHER, ANY, NONE, PLAIN, NEVER) \
   }
 
 static const opi_op ops[] = {

@@ -196,12 +196,12 @@ static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, 
   return opi_carry_mixing(graph, node, in, out, at, at + 1, "summed along", err);
 }
 
-#define REDUCE(name_, range_, kind_, attrs_)                                                    \
+#define REDUCE(name_, range_, kind_, sums_, attrs_)                                             \
   {                                                                                             \
     OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 2, 1, 1), attrs_,                                  \
         .lift = lift_reduce, .infer = infer_reduce, .work = work_reduce, .carry = carry_reduce, \
         .gradient = opi_gradient_reduce, .stops_gradient = 0x2,                                 \
-        OPI_COLUMNS(NONE, WIDE, OTHER, range_, NONE, kind_)                                     \
+        OPI_COLUMNS(NONE, WIDE, OTHER, range_, NONE, kind_, sums_)                              \
   }
 
 /* axes are an attribute up to opset last_, an input behind it. */
@@ -211,31 +211,31 @@ static opipe_status carry_cum_sum(const opi_graph *graph, const opi_node *node, 
             OPI_A(INT, "noop_with_empty_axes", .since = (last_) + 1, OPI_PRESET(0)))
 
 static const opi_op ops[] = {
-    REDUCE("ReduceMean", ANY, MEAN, AXES(18, 17)),
-    REDUCE("ReduceSum", RISING, SUM, AXES(13, 12)),
-    REDUCE("ReduceMax", RISING, REDUCTION, AXES(20, 17)),
-    REDUCE("ReduceMin", RISING, REDUCTION, AXES(20, 17)),
-    REDUCE("ReduceProd", ANY, REDUCTION, AXES(18, 17)),
-    REDUCE("ReduceL1", ANY, REDUCTION, AXES(18, 17)),
-    REDUCE("ReduceL2", ANY, REDUCTION, AXES(18, 17)),
-    REDUCE("ReduceSumSquare", ANY, REDUCTION, AXES(18, 17)),
-    REDUCE("ReduceLogSum", ANY, REDUCTION, AXES(28, 17)),
-    REDUCE("ReduceLogSumExp", ANY, REDUCTION, AXES(28, 17)),
+    REDUCE("ReduceMean", ANY, MEAN, FIRST, AXES(18, 17)),
+    REDUCE("ReduceSum", RISING, SUM, AXES, AXES(13, 12)),
+    REDUCE("ReduceMax", RISING, REDUCTION, NEVER, AXES(20, 17)),
+    REDUCE("ReduceMin", RISING, REDUCTION, NEVER, AXES(20, 17)),
+    REDUCE("ReduceProd", ANY, REDUCTION, NEVER, AXES(18, 17)),
+    REDUCE("ReduceL1", ANY, REDUCTION, NEVER, AXES(18, 17)),
+    REDUCE("ReduceL2", ANY, REDUCTION, NEVER, AXES(18, 17)),
+    REDUCE("ReduceSumSquare", ANY, REDUCTION, NEVER, AXES(18, 17)),
+    REDUCE("ReduceLogSum", ANY, REDUCTION, NEVER, AXES(28, 17)),
+    REDUCE("ReduceLogSumExp", ANY, REDUCTION, NEVER, AXES(28, 17)),
     {OPI_OP("ArgMax", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(13, OPI_A(INT, "keepdims", OPI_PRESET(1)), OPI_A(INT, "axis", OPI_PRESET(0)),
                OPI_A(INT, "select_last_index", .since = 12, OPI_PRESET(0))),
      .lift = lift_arg, .infer = infer_arg, .work = work_reduce, .carry = carry_arg,
-     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN)},
+     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN, NEVER)},
     {OPI_OP("ArgMin", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(13, OPI_A(INT, "keepdims", OPI_PRESET(1)), OPI_A(INT, "axis", OPI_PRESET(0)),
                OPI_A(INT, "select_last_index", .since = 12, OPI_PRESET(0))),
      .lift = lift_arg, .infer = infer_arg, .work = work_reduce, .carry = carry_arg,
-     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN)},
+     .stops_gradient = UINT64_MAX, OPI_COLUMNS(NONE, COMMON, OTHER, PLACE, NONE, PLAIN, NEVER)},
     {OPI_OP("CumSum", "", 11, OPI_NEWEST_ONNX, 2, 2, 1, 1),
      OPI_ATTRS(14, OPI_A(INT, "reverse", OPI_PRESET(0)), OPI_A(INT, "exclusive", OPI_PRESET(0))),
      .lift = lift_cum_sum, .infer = infer_cum_sum, .work = work_reduce, .carry = carry_cum_sum,
      .gradient = opi_gradient_cum_sum, .stops_gradient = 0x2,
-     OPI_COLUMNS(NONE, WIDE, OTHER, RUNNING_SUM, NONE, PLAIN)},
+     OPI_COLUMNS(NONE, WIDE, OTHER, RUNNING_SUM, NONE, PLAIN, FIRST)},
 };
 extern const opi_op_family opi_ops_reduce;
 const opi_op_family opi_ops_reduce = {ops, OPI_COUNT(ops)};

@@ -11,7 +11,7 @@ extern const opi_op_family opi_ops_shape, opi_ops_movement, opi_ops_elementwise,
     opi_ops_reduce, opi_ops_slice, opi_ops_index, opi_ops_gather_nd, opi_ops_scatter,
     opi_ops_generate, opi_ops_control, opi_ops_resize, opi_ops_interpolate, opi_ops_dft,
     opi_ops_recurrent, opi_ops_recurrent_layer, opi_ops_conv_transpose, opi_ops_col2im,
-    opi_ops_blocks, opi_ops_grid_sample;
+    opi_ops_blocks, opi_ops_grid_sample, opi_ops_group, opi_ops_parts;
 extern const opi_op_family opi_ops_linear, opi_ops_conv, opi_ops_norm, opi_ops_softmax,
     opi_ops_activation, opi_ops_attention, opi_ops_contrib, opi_ops_loss, opi_ops_train,
     opi_ops_quantize, opi_ops_scan, opi_ops_qlinear;
@@ -33,6 +33,7 @@ static const opi_op_family *const families[] = {
     &opi_ops_conv_transpose, &opi_ops_col2im,
     &opi_ops_blocks,         &opi_ops_grid_sample,
     &opi_ops_scan,           &opi_ops_qlinear,
+    &opi_ops_group,          &opi_ops_parts,
 };
 
 enum { BUCKETS = 1024 }; /* a power of two, several times as many as there are rows */
@@ -87,7 +88,7 @@ const opi_op *opi_op_at(uint32_t i) {
 }
 
 const opi_op *opi_op_row(const char *domain, const char *name) {
-  static const opi_op unknown = {OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)};
+  static const opi_op unknown = {OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN, NEVER)};
   const opi_op *op = opi_op_find(domain, name);
   return op != NULL ? op : &unknown;
 }

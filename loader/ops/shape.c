@@ -317,7 +317,7 @@ static const opi_op ops[] = {
     {OPI_OP("Identity", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), OPI_NO_ATTRS(25),
      .lift = lift_identity, .infer = opi_infer_same, .work = opi_work_move, .carry = opi_carry_same,
      .gradient = opi_gradient_identity, .sequences = 1,
-     OPI_COLUMNS(FORM, COMMON, OTHER, SAME, NONE, PLAIN)},
+     OPI_COLUMNS(FORM, COMMON, OTHER, SAME, NONE, PLAIN, FIRST)},
     {OPI_OP("Shape", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(25, OPI_A(INT, "end", .since = 15), OPI_A(INT, "start", .since = 15, OPI_PRESET(0))),
      .lift = lift_shape},
@@ -327,7 +327,7 @@ static const opi_op ops[] = {
                OPI_A(INT, "allowzero", .since = 14, OPI_PRESET(0))),
      .lift = lift_reshape, .infer = infer_reshape, .work = work_none, .carry = carry_reshape,
      .gradient = opi_gradient_reshape, .stops_gradient = 0x2,
-     OPI_COLUMNS(FORM, COMMON, OTHER, RISING, NONE, PLAIN)},
+     OPI_COLUMNS(FORM, COMMON, OTHER, RISING, NONE, PLAIN, FIRST)},
     {OPI_OP("Flatten", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1),
      OPI_ATTRS(25, OPI_A(INT, "axis", OPI_PRESET(1))), .lift = lift_flatten,
      .takes = OPI_TAKES_FORM},
@@ -340,7 +340,7 @@ static const opi_op ops[] = {
     {OPI_OP("Expand", "", 8, OPI_NEWEST_ONNX, 2, 2, 1, 1), OPI_NO_ATTRS(13), .lift = lift_expand,
      .infer = infer_expand, .work = opi_work_move, .carry = carry_expand,
      .gradient = opi_gradient_expand, .stops_gradient = 0x2,
-     OPI_COLUMNS(STRETCHED, COMMON, OTHER, SAME, NONE, PLAIN)},
+     OPI_COLUMNS(STRETCHED, COMMON, OTHER, SAME, NONE, PLAIN, FIRST)},
 };
 extern const opi_op_family opi_ops_shape;
 const opi_op_family opi_ops_shape = {ops, OPI_COUNT(ops)};

@@ -161,7 +161,7 @@ static const opi_op ops[] = {
                OPI_A(INTS, "axes", .until = 9, .input = 3)),
      .lift = lift_slice, .infer = infer_slice, .work = opi_work_move, .carry = carry_slice,
      .gradient = opi_gradient_slice, .stops_gradient = 0x1e,
-     OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN)},
+     OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN, FIRST)},
 };
 extern const opi_op_family opi_ops_slice;
 const opi_op_family opi_ops_slice = {ops, OPI_COUNT(ops)};

@@ -68,11 +68,11 @@ static opipe_status gradient(opi_grad *g, const opi_node *node, opipe_error *err
   return opi_grad_give(g, node, 0, dx, err);
 }
 
-#define SOFTMAX(name_, gradient_, stops_, half_, range_, kind_, attrs_)                    \
-  {                                                                                        \
-    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                             \
-        .lift = lift, .infer = infer, .work = work, .carry = carry, .gradient = gradient_, \
-        .stops_gradient = stops_, OPI_COLUMNS(NONE, half_, OTHER, range_, NONE, kind_)     \
+#define SOFTMAX(name_, gradient_, stops_, half_, range_, kind_, attrs_)                       \
+  {                                                                                           \
+    OPI_OP(name_, "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), attrs_,                                \
+        .lift = lift, .infer = infer, .work = work, .carry = carry, .gradient = gradient_,    \
+        .stops_gradient = stops_, OPI_COLUMNS(NONE, half_, OTHER, range_, NONE, kind_, NEVER) \
   }
 
 static const opi_op ops[] = {

@@ -2,13 +2,14 @@
 /* Operators of domain "opipe": what gradient rules emit beside the standard's own, and what only a
  * training graph has (Accumulate, Dropout by counter). See abi/guide/operators.md, families C.
  *
- * All have one version and no file form: inputs and attributes come from gradient rules, the checks
+ * They have no file form: inputs and attributes come from gradient rules, the checks
  * catch rules that are wrong. X, Y, dX, dY are named as in the forward operator. Operators that
  * need a family's own shapes (AttentionGrad, ConvGrad*, *PoolGrad) are checked in its file.
  */
 #include "loader/ops/attention.h"
 #include "loader/ops/common.h"
 #include "loader/ops/conv.h"
+#include "loader/ops/group.h"
 #include "loader/ops/rules.h"
 
 /* Output 0 like input `like`. */
@@ -161,7 +162,7 @@ static opipe_status dropout_gradient(opi_grad *g, const opi_node *node, opipe_er
                          .n_out = 1,
                          .attrs = node->attrs,
                          .n_attrs = node->n_attrs,
-                         .version = 1};
+                         .version = node->version};
   OPI_TRY(opi_b_emit(g->builder, &emit, &dx, err));
   return opi_grad_give(g, node, 0, dx, err);
 }
@@ -184,6 +185,10 @@ static opipe_status gather_infer(opi_builder *b, const opi_node *node, opipe_err
   for (uint32_t d = axis + 1; d < n; ++d)
     want[rank++] = shape[d];
   OPI_TRY(opi_need_shape(b, node, 0, want, rank, err));
+  if (opi_attr_find(node, "whole") != NULL) { /* version 2: a part of the rows */
+    opi_part_range range;
+    OPI_TRY(opi_part_range_of(b, node, shape[axis], &range, err));
+  }
   return opi_b_set(b, node, 0, opi_input(b, node, 0)->dtype, shape, n, err);
 }
 
@@ -195,7 +200,7 @@ static void gather_work(const opi_graph *graph, const opi_node *node, opi_work *
 #define OWN(name_, min_in_, max_in_, max_out_, infer_, work_, carry_, kind_) \
   OPI_OP(name_, "opipe", 1, 1, min_in_, max_in_, 1, max_out_),               \
       .infer = infer_, .work = work_, .carry = carry_,                       \
-      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, kind_)
+      OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, kind_, NEVER)
 
 static const opi_op ops[] = {
     {OWN("Accumulate", 1, 1, 1, accumulate_infer, NULL, NULL, ACCUMULATE)},
@@ -209,13 +214,16 @@ static const opi_op ops[] = {
     {OWN("AttentionGrad", 4, 10, 6, opi_attention_grad_infer, opi_attention_grad_work, NULL,
          PLAIN)},
     {OWN("SoftmaxCrossEntropyLossGrad", 3, 4, 1, loss_infer, transcendental_work, NULL, PLAIN)},
-    {OWN("GatherGrad", 2, 2, 1, gather_infer, gather_work, NULL, PLAIN)},
+    {OPI_OP("GatherGrad", "opipe", 1, 2, 2, 2, 1, 1), .infer = gather_infer, .work = gather_work,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN, NEVER)},
     {OWN("ConvGradX", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
     {OWN("ConvGradW", 2, 2, 1, opi_conv_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
     {OWN("MaxPoolGrad", 2, 2, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
     {OWN("AveragePoolGrad", 1, 1, 1, opi_pool_grad_infer, opi_conv_grad_work, NULL, PLAIN)},
-    {OWN("Dropout", 5, 5, 2, dropout_infer, transcendental_work, opi_carry_first, RANDOM),
-     .gradient = dropout_gradient, .stops_gradient = 0x1e},
+    {OPI_OP("Dropout", "opipe", 1, 2, 5, 5, 1, 2), .infer = dropout_infer,
+     .work = transcendental_work, .carry = opi_carry_first,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, RANDOM, NEVER), .gradient = dropout_gradient,
+     .stops_gradient = 0x1e},
 };
 
 extern const opi_op_family opi_ops_train;

@@ -5,6 +5,9 @@
  * step, key, global sample, global token, place in the rest) is at least `ratio`, and divided by 1
  * - ratio. The batch axis holds outer * N * inner elements, n of N counts samples from `sample` on;
  * the token axis likewise. "The rest" is what is left of the row-major position without n of both.
+ *
+ * Version 2: X is a part of a tensor along `part_axis`, with `part_whole` entries there, of which X
+ * has the runs part_runs = [first, n, first, n ...]. Each element is kept as in the whole tensor.
  */
 #include "loop.h"
 
@@ -17,6 +20,10 @@ typedef struct dropout_plan {
   uint64_t key;
   double ratio;
   factor batch, token;
+  int32_t part_axis; /* -1: X is whole */
+  int64_t part_whole;
+  const int64_t *part_runs; /* [2 * n_runs] */
+  uint32_t n_runs;
   uint32_t rank;
   int64_t shape[OPIPE_MAX_RANK];
 } dropout_plan;
@@ -57,6 +64,14 @@ typedef struct place {
   int64_t sample, token, rest;
 } place;
 
+/* Index i of the part's axis as one of the whole tensor's. */
+static int64_t whole_index(const dropout_plan *plan, int64_t i) {
+  uint32_t r = 0;
+  for (; r + 1 < plan->n_runs && i >= plan->part_runs[2 * r + 1]; ++r)
+    i -= plan->part_runs[2 * r + 1];
+  return plan->part_runs[2 * r] + i;
+}
+
 static place place_of(const dropout_plan *plan, int64_t i) {
   int64_t index[OPIPE_MAX_RANK];
   place at = {0, 0, 0};
@@ -66,8 +81,9 @@ static place place_of(const dropout_plan *plan, int64_t i) {
     i /= extent;
   }
   for (uint32_t a = 0; a < plan->rank; ++a) {
-    int64_t extent = plan->shape[a];
-    int64_t rest = index[a];
+    const bool is_part = plan->part_axis == (int32_t)a;
+    int64_t extent = is_part ? plan->part_whole : plan->shape[a];
+    int64_t rest = is_part ? whole_index(plan, index[a]) : index[a];
     const bool is_batch = plan->batch.axis == (int32_t)a;
     const bool is_token = plan->token.axis == (int32_t)a;
     extent /= (is_batch ? plan->batch.n : 1) * (is_token ? plan->token.n : 1);
@@ -124,7 +140,8 @@ static opipe_status dropout_kernel(const cpu_call *call, opipe_error *err) {
   const uint64_t seed = (uint64_t)cpu_index(&call->in[1], 0);
   const uint64_t step = (uint64_t)cpu_index(&call->in[2], 0);
   (void)err;
-  const bool plain = plan->rank > 0 && plan->batch.axis != last && plan->token.axis != last;
+  const bool plain = plan->rank > 0 && plan->batch.axis != last && plan->token.axis != last &&
+                     (plan->part_axis != last || plan->n_runs == 1);
   job.columns = plain ? plan->shape[last] : 1;
   job.base = mix(mix(plan->key + seed * GOLDEN) + step * GOLDEN);
   job.bound = (uint64_t)(plan->ratio * 0x1p53);
@@ -160,6 +177,33 @@ static opipe_status read_factor(cpu_prep *p, const char *prefix, factor *out) {
   return OPIPE_OK;
 }
 
+static opipe_status read_part(cpu_prep *p, dropout_plan *plan) {
+  const opipe_value *x = cpu_in(p, 0);
+  const opipe_attr *runs = opipe_attr_find(p->node, "part_runs");
+  const int64_t axis = opipe_attr_int(p->node, "part_axis", -1);
+  int64_t sum = 0, end = 0;
+  plan->part_axis = -1;
+  if (axis < 0)
+    return OPIPE_OK;
+  plan->part_whole = opipe_attr_int(p->node, "part_whole", 0);
+  bool fits = axis < (int64_t)x->rank && axis != plan->batch.axis && axis != plan->token.axis &&
+              runs != NULL && runs->kind == OPIPE_ATTR_INTS && runs->n >= 2 && runs->n % 2 == 0;
+  for (uint32_t r = 0; fits && r < runs->n; r += 2) {
+    const int64_t *run = (const int64_t *)runs->data + r;
+    fits = run[0] >= end && run[1] >= 0 && run[1] <= plan->part_whole - run[0];
+    end = run[0] + run[1];
+    sum += run[1];
+  }
+  if (!fits || sum != x->shape[axis]) {
+    return cpu_invalid(p, "the runs of part axis %lld do not fit '%.80s'", (long long)axis,
+                       x->name);
+  }
+  plan->part_axis = (int32_t)axis;
+  plan->part_runs = runs->data;
+  plan->n_runs = runs->n / 2;
+  return OPIPE_OK;
+}
+
 static opipe_status prepare_dropout(cpu_prep *p) {
   const opipe_value *x = cpu_in(p, 0);
   dropout_plan *plan = CPU_PLAN(p, dropout_plan);
@@ -183,6 +227,7 @@ static opipe_status prepare_dropout(cpu_prep *p) {
     if (high->inner % (low->inner * low->n) != 0)
       return cpu_invalid(p, "batch and token axis overlap in axis %d", plan->batch.axis);
   }
+  CPU_TRY(read_part(p, plan));
   plan->rank = x->rank;
   for (uint32_t i = 0; i < x->rank; ++i)
     plan->shape[i] = x->shape[i];

@@ -31,6 +31,7 @@ static const cpu_op_family *const families[] = {
     &cpu_family_dropout,
     &cpu_family_train,
     &cpu_family_dropout_train,
+    &cpu_family_parts,
     &cpu_family_conv_grad,
     &cpu_family_norm_grad,
     &cpu_family_softmax_grad,

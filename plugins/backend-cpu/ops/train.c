@@ -3,7 +3,8 @@
  *
  * Accumulate adds its input to an accumulator of the bound gradient set, whatever layout that has.
  * GatherGrad adds rows of dY where Gather took them from, in rising order of index position, so
- * that an index that occurs often gives the same bits however the work is divided.
+ * that an index that occurs often gives the same bits however the work is divided. Version 2:
+ * dX is the rows [first, first + rows) of a table of `whole` rows; the others' are left out.
  */
 #include "loop.h"
 
@@ -46,6 +47,7 @@ static opipe_status prepare_accumulate(cpu_prep *p) {
 
 typedef struct gather_plan {
   int64_t outer, rows, inner, n; /* dY [outer, n, inner], dX [outer, rows, inner] */
+  int64_t first, whole;          /* of all rows, dX has those from `first` on */
   bool adds;                     /* the output is an accumulator [rows, inner] */
 } gather_plan;
 
@@ -54,9 +56,13 @@ typedef struct gather_plan {
     for (int64_t o = 0; o < plan->outer; ++o) {                                                 \
       for (int64_t i = 0; i < plan->n; ++i) {                                                   \
         int64_t at = cpu_index(indices, (uint64_t)i);                                           \
-        at += at < 0 ? plan->rows : 0;                                                          \
-        if (at < 0 || at >= plan->rows) {                                                       \
+        at += at < 0 ? plan->whole : 0;                                                         \
+        if (at < 0 || at >= plan->whole) {                                                      \
           return i;                                                                             \
+        }                                                                                       \
+        at -= plan->first;                                                                      \
+        if (at < 0 || at >= plan->rows) {                                                       \
+          continue;                                                                             \
         }                                                                                       \
         const T *from = dy + (o * plan->n + i) * plan->inner;                                   \
         T *to = dx + (o * plan->rows + at) * plan->inner;                                       \
@@ -79,7 +85,9 @@ static void add_columns(void *ctx, int64_t begin, int64_t end) {
   float *data = g->data;
   for (int64_t i = 0; i < plan->n; ++i) {
     int64_t at = cpu_index(&call->in[1], (uint64_t)i);
-    at += at < 0 ? plan->rows : 0;
+    at += (at < 0 ? plan->whole : 0) - plan->first;
+    if (at < 0 || at >= plan->rows)
+      continue;
     const float *from = (const float *)call->in[0].data + i * plan->inner;
     if (g->layout == CPU_LAYOUT_PANEL_T) {
       float *to = data + at / CPU_PANEL * CPU_PANEL * plan->inner + at % CPU_PANEL;
@@ -101,9 +109,9 @@ static opipe_status add_kernel(const cpu_call *call, opipe_error *err) {
   cpu_call copy = *call;
   for (int64_t i = 0; i < plan->n; ++i) {
     const int64_t at = cpu_index(&call->in[1], (uint64_t)i);
-    if (at < -plan->rows || at >= plan->rows) {
+    if (at < -plan->whole || at >= plan->whole) {
       return cpu_fail(call, err, OPIPE_E_INVALID, "index %lld is outside [0, %lld)", (long long)at,
-                      (long long)plan->rows);
+                      (long long)plan->whole);
     }
   }
   cpu_parallel(call->exec, plan->inner, plan->n * plan->inner, add_columns, &copy);
@@ -118,10 +126,10 @@ static opipe_status gather_kernel(const cpu_call *call, opipe_error *err) {
   const int64_t wrong = dx->dtype == OPIPE_DOUBLE
                             ? add_rows_f64(plan, &call->in[1], call->in[0].data, dx->data)
                             : add_rows_f32(plan, &call->in[1], call->in[0].data, dx->data);
-  return wrong < 0
-             ? OPIPE_OK
-             : cpu_fail(call, err, OPIPE_E_INVALID, "index %lld is outside [0, %lld)",
-                        (long long)cpu_index(&call->in[1], (uint64_t)wrong), (long long)plan->rows);
+  return wrong < 0 ? OPIPE_OK
+                   : cpu_fail(call, err, OPIPE_E_INVALID, "index %lld is outside [0, %lld)",
+                              (long long)cpu_index(&call->in[1], (uint64_t)wrong),
+                              (long long)plan->whole);
 }
 
 static opipe_status prepare_gather_grad(cpu_prep *p) {
@@ -145,6 +153,12 @@ static opipe_status prepare_gather_grad(cpu_prep *p) {
   plan->outer = 1;
   plan->inner = 1;
   plan->rows = dx->shape[axis];
+  plan->first = opipe_attr_int(p->node, "first", 0);
+  plan->whole = opipe_attr_int(p->node, "whole", plan->rows);
+  if (plan->first < 0 || plan->rows > plan->whole || plan->first > plan->whole - plan->rows) {
+    return cpu_invalid(p, "rows from %lld on of %lld do not hold '%.80s'", (long long)plan->first,
+                       (long long)plan->whole, dx->name);
+  }
   plan->n = (int64_t)cpu_elems(indices);
   for (uint32_t i = 0; i < dx->rank; ++i) {
     if (i != axis)

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A value in the form in which a reader wants it: whole, spread, its own, or cut. */
+#include <string.h>
+
+#include "loader/shard/writer.h"
+
+static const opi_value *value_of(const opi_writer *w, uint32_t v) {
+  return &w->s->g->values[v];
+}
+
+static opipe_status no_memory(opi_writer *w) {
+  return opi_fail_nomem(w->err, sizeof(opi_value), "a member's graph");
+}
+
+opipe_status opi_w_runs(opi_writer *w, const opi_labels *l, opi_shard_run **out_runs,
+                        uint32_t *out_n, int64_t *out_sum, bool *out_shared) {
+  *out_runs = opi_sh_runs(w->s, l, w->r, &w->scratch, out_n, out_sum, out_shared);
+  return *out_runs == NULL ? no_memory(w) : OPIPE_OK;
+}
+
+opipe_status opi_w_shape(opi_writer *w, uint32_t v, const opi_labels *l, int64_t *shape) {
+  const opi_value *x = value_of(w, v);
+  opi_shard_run *runs;
+  uint32_t n = 0;
+  bool shared = false;
+  if (x->rank > 0)
+    memcpy(shape, x->shape, (size_t)x->rank * sizeof(*shape));
+  return l == NULL ? OPIPE_OK : opi_w_runs(w, l, &runs, &n, &shape[l->dims[0]], &shared);
+}
+
+/* ---- leaves ---- */
+
+static opipe_status copy_leaf(opi_writer *w, uint32_t v, uint32_t *out) {
+  const opi_value *from = value_of(w, v);
+  const uint32_t made =
+      opi_b_borrow(&w->b, from->name, from->dtype, from->shape, (uint32_t)from->rank, from->data);
+  if (made == OPIPE_NONE)
+    return no_memory(w);
+  opi_value *to = opi_b_value(&w->b, made);
+  to->flags = (from->flags & ~(uint32_t)OPI_VALUE_OUTPUT) |
+              (from->data != NULL ? (uint32_t)OPI_VALUE_BORROWED : 0u);
+  to->source = from->source;
+  to->at = from->at;
+  w->whole[v] = w->own[v] = made;
+  *out = made;
+  return OPIPE_OK;
+}
+
+static void pack(const opi_value *from, const opi_shard_part *part, char *to) {
+  uint64_t inner = opi_dtype_bits(from->dtype), outer = 1;
+  for (int32_t d = part->axis + 1; d < from->rank; ++d)
+    inner *= (uint64_t)from->shape[d];
+  for (int32_t d = 0; d < part->axis; ++d)
+    outer *= (uint64_t)from->shape[d];
+  const uint64_t row = (uint64_t)from->shape[part->axis] * inner / 8;
+  for (uint64_t o = 0; o < outer; ++o) {
+    for (uint32_t k = 0; k < part->n_runs; ++k) {
+      const uint64_t n = (uint64_t)part->runs[k].n * inner / 8;
+      memcpy(to, (const char *)from->data + o * row + (uint64_t)part->runs[k].first * inner / 8, n);
+      to += n;
+    }
+  }
+}
+
+/* The part's data: within the whole one, a copy, or none. */
+static opipe_status part_data(opi_writer *w, const opi_value *from, const opi_shard_part *part,
+                              opi_value *to) {
+  enum { SMALL = 65536 };
+  uint64_t inner = opi_dtype_bits(from->dtype), outer = 1;
+  for (int32_t d = part->axis + 1; d < from->rank; ++d)
+    inner *= (uint64_t)from->shape[d];
+  for (int32_t d = 0; d < part->axis; ++d)
+    outer *= (uint64_t)from->shape[d];
+  if (from->data == NULL)
+    return OPIPE_OK;
+  if (outer == 1 && part->n_runs == 1) {
+    to->data = (const char *)from->data + (uint64_t)part->runs[0].first * inner / 8;
+    to->flags |= OPI_VALUE_BORROWED;
+    return OPIPE_OK;
+  }
+  const bool initializer = (from->flags & OPI_VALUE_INITIALIZER) != 0;
+  if (initializer && to->n_bytes > SMALL && (w->s->wish->flags & OPI_SHARD_DENSE) == 0)
+    return OPIPE_OK;
+  char *data = opi_arena_alloc(w->b.graph->arena, to->n_bytes);
+  if (data == NULL)
+    return no_memory(w);
+  pack(from, part, data);
+  to->data = data;
+  to->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
+  return OPIPE_OK;
+}
+
+static opipe_status part_leaf(opi_writer *w, uint32_t v, const opi_labels *l, uint32_t *out) {
+  const opi_value *from = value_of(w, v);
+  opi_shard_part part = {.name = from->name, .whole = v, .axis = l->dims[0]};
+  int64_t shape[OPIPE_MAX_RANK];
+  bool shared = false;
+  memcpy(shape, from->shape, (size_t)from->rank * sizeof(*shape));
+  OPI_TRY(opi_w_runs(w, l, &part.runs, &part.n_runs, &shape[part.axis], &shared));
+  part.flags = shared ? OPI_PART_SHARED : 0u;
+  part.value = opi_b_borrow(&w->b, from->name, from->dtype, shape, (uint32_t)from->rank, NULL);
+  if (part.value == OPIPE_NONE || !opi_arena_grow(&w->scratch, (void **)&w->parts, &w->room_parts,
+                                                  w->n_parts + 1, sizeof(*w->parts)))
+    return no_memory(w);
+  opi_value *to = opi_b_value(&w->b, part.value);
+  to->flags = from->flags & ~(uint32_t)(OPI_VALUE_OUTPUT | OPI_VALUE_BORROWED);
+  to->source = from->source;
+  to->at = from->at;
+  OPI_TRY(part_data(w, from, &part, to));
+  w->own[v] = part.value;
+  w->parts[w->n_parts++] = part;
+  *out = part.value;
+  return OPIPE_OK;
+}
+
+/* ---- forms ---- */
+
+/* The sum over the group, and what was kept aside behind it. The last node has the value's name. */
+static opipe_status sum_up(opi_writer *w, uint32_t v, uint32_t *out) {
+  const opi_aside *aside = &w->aside[v];
+  const uint32_t p = value_of(w, v)->producer;
+  w->b.origin = &w->s->g->nodes[p];
+  OPI_TRY(opi_group_sum(&w->b, w->own[v], out, w->err));
+  for (uint32_t i = 0; i < aside->n; ++i)
+    OPI_TRY(opi_b_op2(&w->b, "Add", *out, aside->list[i], out, w->err));
+  w->whole[v] = *out;
+  return OPIPE_OK;
+}
+
+opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
+  *out = w->whole[v];
+  if (*out != OPIPE_NONE)
+    return OPIPE_OK;
+  if (value_of(w, v)->producer == OPIPE_NONE)
+    return copy_leaf(w, v, out);
+  if (w->own[v] == OPIPE_NONE || w->s->labels[v] != NULL) {
+    return opi_fail(w->err, OPIPE_E_INTERNAL, "'%s' is divided and was wanted whole",
+                    value_of(w, v)->name);
+  }
+  if (w->s->partial[v])
+    return sum_up(w, v, out);
+  *out = w->own[v];
+  return OPIPE_OK;
+}
+
+opipe_status opi_w_spread_node(opi_writer *w, uint32_t x, uint32_t *out) {
+  *out = x;
+  return (w->s->wish->flags & OPI_SHARD_TRAIN) == 0 ? OPIPE_OK
+                                                    : opi_group_spread(&w->b, x, out, w->err);
+}
+
+static opipe_status note_sum(opi_writer *w, uint32_t v) {
+  for (uint32_t i = 0; i < w->n_sums; ++i) {
+    if (w->sums[i] == v)
+      return OPIPE_OK;
+  }
+  if (!opi_arena_grow(&w->scratch, (void **)&w->sums, &w->room_sums, w->n_sums + 1,
+                      sizeof(*w->sums)))
+    return no_memory(w);
+  w->sums[w->n_sums++] = v;
+  return OPIPE_OK;
+}
+
+opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out) {
+  OPI_TRY(opi_w_whole(w, v, out));
+  if (!w->s->trains[v] || (w->s->wish->flags & OPI_SHARD_TRAIN) == 0 ||
+      !opi_dtype_is_float(value_of(w, v)->dtype))
+    return OPIPE_OK;
+  if (value_of(w, v)->producer == OPIPE_NONE && w->s->leaf[v] == OPI_LEAF_SPREAD)
+    return note_sum(w, v);
+  if (w->spread[v] == OPIPE_NONE)
+    OPI_TRY(opi_w_spread_node(w, *out, &w->spread[v]));
+  *out = w->spread[v];
+  return OPIPE_OK;
+}
+
+opipe_status opi_w_pick(opi_writer *w, uint32_t x, uint32_t axis, const opi_shard_run *runs,
+                        uint32_t n_runs, uint32_t *out) {
+  uint32_t in[2] = {x, OPIPE_NONE};
+  int64_t n = 0, k = 0;
+  opi_attrs attrs = {.n = 0};
+  if (n_runs == 1 && runs[0].first == 0 && runs[0].n == opi_b_value(&w->b, x)->shape[axis]) {
+    *out = x;
+    return OPIPE_OK;
+  }
+  if (n_runs == 1)
+    return opi_k_slice(&w->b, x, axis, runs[0].first, runs[0].first + runs[0].n, out, w->err);
+  for (uint32_t i = 0; i < n_runs; ++i)
+    n += runs[i].n;
+  int64_t *list = OPI_ARENA_ARRAY(&w->scratch, int64_t, (size_t)n);
+  if (list == NULL)
+    return no_memory(w);
+  for (uint32_t i = 0; i < n_runs; ++i) {
+    for (int64_t j = 0; j < runs[i].n; ++j)
+      list[k++] = runs[i].first + j;
+  }
+  OPI_TRY(opi_k_const(in[1] = opi_b_const_ints(&w->b, list, (uint32_t)n), w->err));
+  opi_attrs_int(&attrs, "axis", axis);
+  return opi_k_one(&w->b, "Gather", 0, in, 2, &attrs, out, w->err);
+}
+
+static opipe_status cut_by_parts(opi_writer *w, uint32_t v, opi_labels *l, opi_labels **labels,
+                                 uint32_t *out) {
+  const uint32_t p = value_of(w, v)->producer;
+  const opi_node *node = &w->s->g->nodes[p];
+  uint32_t *in = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)node->n_in + 1);
+  if (in == NULL)
+    return no_memory(w);
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    in[i] = OPIPE_NONE;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
+    OPI_TRY(labels[i] != NULL ? opi_w_cut(w, node->in[i], labels[i], &in[i])
+                              : opi_w_spread(w, node->in[i], &in[i]));
+  }
+  opi_labels *out_labels[1] = {l};
+  return opi_w_node(w, p, in, labels[0], out_labels, false, out);
+}
+
+opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out) {
+  const uint32_t p = value_of(w, v)->producer;
+  opi_sh_reduce(w->s, l, value_of(w, v)->shape);
+  if (l->n_dims != 1) {
+    return opi_fail(w->err, OPIPE_E_INTERNAL, "'%s' is cut along %u axes", value_of(w, v)->name,
+                    l->n_dims);
+  }
+  const uint64_t hash = opi_sh_cut_hash(w->s, l);
+  for (uint32_t i = 0; i < w->n_cuts; ++i) {
+    if (w->cuts[i].whole == v && w->cuts[i].hash == hash) {
+      *out = w->cuts[i].made;
+      return OPIPE_OK;
+    }
+  }
+  opi_labels **in = NULL;
+  if (p != OPIPE_NONE) {
+    in = OPI_ARENA_ARRAY(&w->scratch, opi_labels *, (size_t)w->s->g->nodes[p].n_in + 1);
+    if (in == NULL)
+      return no_memory(w);
+  }
+  if (p == OPIPE_NONE && w->s->leaf[v] == hash) {
+    OPI_TRY(part_leaf(w, v, l, out));
+  } else if (p != OPIPE_NONE && opi_sh_by_parts(w->s, v, l, in)) {
+    OPI_TRY(cut_by_parts(w, v, l, in, out));
+  } else {
+    opi_shard_run *runs;
+    uint32_t n = 0, whole;
+    int64_t sum = 0;
+    bool shared = false;
+    OPI_TRY(opi_w_spread(w, v, &whole));
+    OPI_TRY(opi_w_runs(w, l, &runs, &n, &sum, &shared));
+    OPI_TRY(opi_w_pick(w, whole, l->dims[0], runs, n, out));
+  }
+  if (!opi_arena_grow(&w->scratch, (void **)&w->cuts, &w->room_cuts, w->n_cuts + 1,
+                      sizeof(*w->cuts)))
+    return no_memory(w);
+  w->cuts[w->n_cuts++] = (opi_shard_memo){hash, v, *out};
+  return OPIPE_OK;
+}
+
+opipe_status opi_w_read(opi_writer *w, uint32_t n, uint32_t i, uint32_t *out) {
+  const uint32_t v = w->s->g->nodes[n].in[i];
+  const opi_read *read = &w->s->decisions[n].reads[i];
+  *out = OPIPE_NONE;
+  if (v == OPIPE_NONE)
+    return OPIPE_OK;
+  switch (read->kind) {
+    case OPI_READ_OWN:
+      *out = w->own[v];
+      return OPIPE_OK;
+    case OPI_READ_CUT:
+      return opi_w_cut(w, v, read->labels, out);
+    case OPI_READ_SPREAD:
+      return opi_w_spread(w, v, out);
+    default:
+      return opi_w_whole(w, v, out);
+  }
+}

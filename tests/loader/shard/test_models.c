@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every export of models/modern, divided among 2 and 3 members that run one after the other, gives
+ * what the undivided model gives. Whatever stays whole is listed in whole.txt, with the reason; so
+ * are the collectives of each model. `OPIPE_WRITE=1` writes the list.
+ */
+#include <dirent.h>
+#include <math.h>
+
+#include "tests/loader/shard/members.h"
+
+typedef struct tally {
+  char *text;
+  size_t n, room;
+} tally;
+
+static void say(tally *t, const char *fmt, ...) OPIPE_PRINTF(2, 3);
+static void say(tally *t, const char *fmt, ...) {
+  char line[700];
+  va_list args;
+  va_start(args, fmt);
+  const int n = vsnprintf(line, sizeof line, fmt, args);
+  va_end(args);
+  if (t->n + (size_t)n + 1 > t->room) {
+    t->room = (t->room + (size_t)n) * 2 + 4096;
+    t->text = realloc(t->text, t->room);
+    OPI_ASSERT_FATAL(t->text != NULL);
+  }
+  memcpy(t->text + t->n, line, (size_t)n + 1);
+  t->n += (size_t)n;
+}
+
+static double number_at(const opi_value *v, const void *data, uint64_t i) {
+  switch (v->dtype) {
+    case OPIPE_FLOAT:
+      return (double)((const float *)data)[i];
+    case OPIPE_FLOAT16:
+      return (double)opi_half_to_float(((const uint16_t *)data)[i]);
+    case OPIPE_BFLOAT16:
+      return (double)opi_bfloat_to_float(((const uint16_t *)data)[i]);
+    case OPIPE_INT64:
+      return (double)((const int64_t *)data)[i];
+    case OPIPE_BOOL:
+      return ((const uint8_t *)data)[i];
+    default:
+      return 0;
+  }
+}
+
+static double tolerance(uint32_t dtype) {
+  return dtype == OPIPE_BFLOAT16 ? 0.06 : dtype == OPIPE_FLOAT16 ? 0.01 : 2e-5;
+}
+
+/* Member r's entries of output o of the whole, or all of it. */
+static void compare(const char *name, const opi_value *whole, const void *want,
+                    const opi_value *own, const void *data, const opi_shard_part *part,
+                    opi_arena *arena) {
+  const void *from = part == NULL ? want : test_pack(arena, whole, want, part);
+  double worst = 0, largest = 1e-3;
+  for (uint64_t i = 0; i < opi_elems(whole); ++i)
+    largest = fmax(largest, fabs(number_at(whole, want, i)));
+  for (uint64_t i = 0; i < opi_elems(own); ++i) {
+    const double a = number_at(own, from, i), b = number_at(own, data, i);
+    worst = fmax(worst, isnan(a) && isnan(b) ? 0 : fabs(a - b));
+    worst = isnan(b) && !isnan(a) ? INFINITY : worst;
+  }
+  (void)opi_test_check(worst <= tolerance(whole->dtype) * largest, __FILE__, __LINE__, false,
+                       "%s: '%s' differs by %g of %g", name, whole->name, worst, largest);
+}
+
+static void run_members(const char *name, const test_model *m, const opi_bound *bound,
+                        const opi_shards *shards, void *const *want, tally *t) {
+  const opi_graph *g = bound->graph;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_arena arena;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  test_group group = {.evaluator = test_backend_evaluator(), .arena = &arena};
+  void **inputs = OPI_ARENA_ARRAY(&arena, void *, g->n_inputs + 1);
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *in = test_input_of(m, g->values[g->inputs[i]].name);
+    inputs[i] = in != NULL ? (void *)(uintptr_t)in->data
+                           : test_fill(&arena, &g->values[g->inputs[i]], i + 1);
+  }
+  test_group_open(&group, bound, shards, inputs);
+  const opipe_status status = test_group_run(&group, &err);
+  (void)opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s: %s", name, err.message);
+  for (uint32_t r = 0; status >= 0 && r < shards->width; ++r) {
+    const opi_shard_member *own = &shards->members[r];
+    for (uint32_t o = 0; o < g->n_outputs; ++o) {
+      const uint32_t v = own->bound->graph->outputs[o];
+      compare(name, &g->values[g->outputs[o]], want[o], &own->bound->graph->values[v],
+              group.members[r].data[v], test_part_of(own->outputs, own->n_outputs, g->outputs[o]),
+              &arena);
+    }
+  }
+  say(t, "%s width %u: %u divided, %u attention, %u sums, %u gathers", name, shards->width,
+      shards->n_divided, shards->n_attention, group.n_sums, group.n_gathers);
+  if (shards->members[0].n_outputs != 0)
+    say(t, ", %u outputs in parts", shards->members[0].n_outputs);
+  say(t, "\n");
+  for (uint32_t i = 0; i < shards->n_reasons; ++i)
+    say(t, "  whole: %s: %s\n", shards->reasons[i].node, shards->reasons[i].why);
+  opi_arena_release(&arena);
+}
+
+static void check_model(const char *folder, const char *name, tally *t) {
+  char path[1024];
+  test_model m;
+  opi_bound *bound = NULL;
+  opi_arena arena;
+  void *want[TEST_MAX_TENSORS];
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opi_evaluator *evaluator = test_backend_evaluator();
+  (void)snprintf(path, sizeof path, "%.900s/model.onnx", folder);
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  if (!test_load(&m, path, &err) || !test_read_set(&m, folder, 0) ||
+      test_bind(&m, 0, evaluator, &bound, &err) < 0 ||
+      test_run(&m, bound, evaluator, &arena, want, &err) < 0) {
+    OPI_FAIL("%s: %s", name, err.message);
+    return;
+  }
+  for (uint32_t width = 2; width <= 3; ++width) {
+    const opi_shard_wish wish = {
+        .width = width, .evaluator = evaluator, .allocator = opi_allocator_system()};
+    opi_shards *shards = NULL;
+    const opipe_status status = opi_shard(bound, &wish, &shards, &err);
+    (void)opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s: %s", name, err.message);
+    if (status >= 0)
+      run_members(name, &m, bound, shards, want, t);
+    opi_shards_free(shards);
+  }
+  opi_bound_free(bound);
+  test_unload(&m);
+  opi_arena_release(&arena);
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names of the folders in `path`; [*out_n] in `arena`. */
+static char **folders_of(opi_arena *arena, const char *path, uint32_t *out_n) {
+  enum { MOST = 256 };
+  char **names = OPI_ARENA_ARRAY(arena, char *, MOST);
+  DIR *dir = opendir(path);
+  *out_n = 0;
+  for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL && *out_n < MOST;) {
+    if (strchr(e->d_name, '.') == NULL)
+      names[(*out_n)++] = opi_arena_strdup(arena, e->d_name);
+  }
+  if (dir != NULL)
+    (void)closedir(dir);
+  qsort(names, *out_n, sizeof *names, by_name);
+  return names;
+}
+
+/* The list as committed; the first line that differs is named. */
+static void compare_list(const char *text) {
+  enum { MOST = 1 << 20 };
+  const char *path = opi_test_source("tests/loader/shard/whole.txt");
+  const bool writes = getenv("OPIPE_WRITE") != NULL;
+  static char kept[MOST];
+  FILE *file = fopen(path, writes ? "wb" : "rb");
+  OPI_ASSERT_FATAL(file != NULL);
+  if (writes) {
+    OPI_ASSERT(fwrite(text, 1, strlen(text), file) == strlen(text));
+  } else {
+    kept[fread(kept, 1, MOST - 1, file)] = '\0';
+    size_t at = 0, line = 0;
+    while (text[at] != '\0' && text[at] == kept[at]) {
+      line = text[at] == '\n' ? at + 1 : line;
+      ++at;
+    }
+    (void)opi_test_check(text[at] == kept[at], __FILE__, __LINE__, false,
+                         "whole.txt differs: '%.*s', not '%.*s'", (int)strcspn(text + line, "\n"),
+                         text + line, (int)strcspn(kept + line, "\n"), kept + line);
+  }
+  OPI_ASSERT(fclose(file) == 0);
+}
+
+static void test_every_export(void) {
+  const char *root = opi_test_shared("models/modern");
+  const char *only = getenv("OPIPE_ONLY");
+  opi_arena arena;
+  tally t = {0};
+  uint32_t n_families = 0;
+  if (root == NULL) {
+    OPI_SKIP("no models/modern");
+    return;
+  }
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  const char *kept = opi_arena_strdup(&arena, root);
+  char **families = folders_of(&arena, kept, &n_families);
+  for (uint32_t f = 0; f < n_families; ++f) {
+    uint32_t n = 0;
+    char path[900], name[256];
+    (void)snprintf(path, sizeof path, "%.600s/%.100s", kept, families[f]);
+    char **variants = folders_of(&arena, path, &n);
+    for (uint32_t i = 0; i < n; ++i) {
+      (void)snprintf(path, sizeof path, "%.600s/%.100s/%.100s", kept, families[f], variants[i]);
+      (void)snprintf(name, sizeof name, "%.100s/%.100s", families[f], variants[i]);
+      if (only == NULL || strstr(name, only) != NULL)
+        check_model(path, name, &t);
+    }
+  }
+  if (only != NULL)
+    printf("%s", t.text == NULL ? "" : t.text);
+  else
+    compare_list(t.text == NULL ? "" : t.text);
+  free(t.text);
+  opi_arena_release(&arena);
+}
+
+OPI_TEST_MAIN("sharded models", OPI_TEST(test_every_export))

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training: gradients are built from each member's graph; joined, or summed where they are partial,
+ * they are the undivided model's, for every training export and widths 2 and 3. The collectives of
+ * a step, forward and backward, are those that the papers count.
+ */
+#include <dirent.h>
+#include <math.h>
+
+#include "tests/loader/gradient/training.h"
+#include "tests/loader/shard/members.h"
+
+enum { MOST_PARAMS = 512 };
+
+typedef struct whole_model {
+  test_model m;
+  opi_value labels;
+  opi_bound *bound;
+  opi_training *t;
+  opi_arena arena;
+  opi_loss loss;
+  opi_train_choice choice;
+  double value; /* of the loss */
+  double *gradients[MOST_PARAMS];
+  size_t sizes[MOST_PARAMS];
+  test_step step;
+  test_feed feeds[TEST_MAX_TENSORS];
+} whole_model;
+
+static opi_gradient_options options_of(const whole_model *w) {
+  return (opi_gradient_options){.loss = &w->loss,
+                                .choice = &w->choice,
+                                .evaluator = test_backend_evaluator(),
+                                .allocator = opi_allocator_system()};
+}
+
+/* Later builds train the same parameters. */
+static void keep_choice(whole_model *w) {
+  const char **names = OPI_ARENA_ARRAY(&w->arena, const char *, w->t->n_params + 1);
+  uint32_t n = 0;
+  for (uint32_t p = 0; p < w->t->n_params; ++p) {
+    if (w->t->params[p].n_gradients != 0)
+      names[n++] = w->t->params[p].name;
+  }
+  w->choice = (opi_train_choice){.trained = names, .n_trained = n};
+}
+
+static bool open_whole(whole_model *w, const char *folder, double smoothing, opipe_error *err) {
+  char path[1024];
+  memset(w, 0, sizeof *w);
+  opi_arena_init(&w->arena, opi_allocator_system(), 0);
+  (void)snprintf(path, sizeof path, "%.900s/model.onnx", folder);
+  w->loss = (opi_loss){.kind = OPI_LOSS_CROSS_ENTROPY,
+                       .output = "logits",
+                       .labels = "labels",
+                       .ignore = -100,
+                       .smoothing = smoothing};
+  if (!test_load(&w->m, path, err) || !test_read_set(&w->m, folder, 0))
+    return false;
+  (void)snprintf(path, sizeof path, "%.900s/labels.pb", folder);
+  const bool labels = test_read_tensor(&w->m, path, &w->labels);
+  if (!labels)
+    w->loss.kind = OPI_LOSS_OUTPUT, w->loss.output = "loss", w->loss.labels = NULL;
+  if (test_bind(&w->m, OPI_BIND_KEEP_PARAMETERS, test_backend_evaluator(), &w->bound, err) < 0)
+    return false;
+  if (labels)
+    w->loss.output = w->bound->graph->values[w->bound->graph->outputs[0]].name;
+  const opi_gradient_options options = options_of(w);
+  if (opi_gradient_build(w->bound, &options, &w->t, err) < 0)
+    return false;
+  for (uint32_t i = 0; i < w->m.n_inputs; ++i)
+    w->feeds[w->step.n_feeds++] =
+        (test_feed){w->m.inputs[i].name, w->m.inputs[i].data, w->m.inputs[i].n_bytes};
+  if (labels)
+    w->feeds[w->step.n_feeds++] = (test_feed){"labels", w->labels.data, w->labels.n_bytes};
+  w->step.t = w->t;
+  w->step.feeds = w->feeds;
+  w->step.arena = &w->arena;
+  keep_choice(w);
+  return test_run_step(&w->step, &w->value, w->gradients, w->sizes, err) >= 0;
+}
+
+static void close_whole(whole_model *w) {
+  opi_training_free(w->t);
+  opi_bound_free(w->bound);
+  test_unload(&w->m);
+  opi_arena_release(&w->arena);
+}
+
+static const void *feed_of(const whole_model *w, const char *name) {
+  for (uint32_t i = 0; i < w->step.n_feeds; ++i) {
+    if (strcmp(w->feeds[i].name, name) == 0)
+      return w->feeds[i].data;
+  }
+  return NULL;
+}
+
+typedef struct divided {
+  opi_shards *shards;
+  opi_training *t[TEST_MOST_MEMBERS];
+  test_group group;
+} divided;
+
+static bool build_members(whole_model *w, divided *d, uint32_t width, opipe_error *err) {
+  const opi_shard_wish wish = {.width = width,
+                               .flags = OPI_SHARD_TRAIN | OPI_SHARD_DENSE,
+                               .evaluator = test_backend_evaluator(),
+                               .allocator = opi_allocator_system()};
+  int64_t parts[TEST_MOST_MEMBERS];
+  int32_t axis = -1;
+  bool consecutive = false;
+  if (opi_shard(w->bound, &wish, &d->shards, err) < 0)
+    return false;
+  const bool classes = w->loss.kind == OPI_LOSS_CROSS_ENTROPY &&
+                       opi_shard_extents(d->shards, opi_bound_value(w->bound, w->loss.output),
+                                         parts, &axis, &consecutive);
+  for (uint32_t r = 0; r < width; ++r) {
+    opi_gradient_options options = options_of(w);
+    const opi_divided_classes own = {parts, width, r};
+    options.classes = classes ? &own : NULL;
+    if (opi_gradient_build(d->shards->members[r].bound, &options, &d->t[r], err) < 0)
+      return false;
+  }
+  return !classes || consecutive;
+}
+
+/* Inputs and scalars by name; the rest is known. */
+static void feed_member(whole_model *w, divided *d, uint32_t r) {
+  const opi_graph *g = d->t[r]->graph;
+  test_member *m = &d->group.members[r];
+  *m = (test_member){.graph = g, .data = OPI_ARENA_ARRAY(&w->arena, void *, g->n_values + 1)};
+  for (uint32_t v = 0; v < g->n_values; ++v)
+    m->data[v] = (void *)(uintptr_t)g->values[v].data;
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const void *data = feed_of(w, g->values[g->inputs[i]].name);
+    m->data[g->inputs[i]] = data != NULL ? (void *)(uintptr_t)data
+                                         : test_fill(&w->arena, &g->values[g->inputs[i]], i + 1);
+  }
+  for (uint32_t k = 0; k < OPI_SCALAR_TABLE; ++k) {
+    if (d->t[r]->scalars[k] != OPIPE_NONE)
+      m->data[d->t[r]->scalars[k]] = &w->step.scalars[k];
+  }
+}
+
+static bool is_summed(const opi_shard_member *m, const char *name) {
+  for (uint32_t i = 0; i < m->n_sums; ++i) {
+    if (strcmp(m->bound->graph->values[m->sums[i]].name, name) == 0)
+      return true;
+  }
+  return false;
+}
+
+/* One member's gradient of parameter p, over all uses; NULL: none. */
+static float *own_gradient(whole_model *w, const divided *d, uint32_t r, const char *name,
+                           uint64_t *out_n) {
+  const opi_training *t = d->t[r];
+  for (uint32_t p = 0; p < t->n_params; ++p) {
+    if (strcmp(t->params[p].name, name) != 0 || t->params[p].n_gradients == 0)
+      continue;
+    *out_n = opi_elems(&t->graph->values[t->params[p].value]);
+    float *sum = OPI_ARENA_ARRAY(&w->arena, float, *out_n + 1);
+    for (uint32_t k = 0; k < t->params[p].n_gradients; ++k) {
+      const float *one = d->group.members[r].data[t->params[p].gradients[k]];
+      for (uint64_t i = 0; i < *out_n; ++i)
+        sum[i] += one[i];
+    }
+    return sum;
+  }
+  return NULL;
+}
+
+static void check_parameter(whole_model *w, const divided *d, const char *what, uint32_t p) {
+  const char *name = w->t->params[p].name;
+  const uint32_t v = opi_bound_value(w->bound, name);
+  const opi_value *whole = &w->bound->graph->values[v];
+  float *joined = OPI_ARENA_ARRAY(&w->arena, float, w->sizes[p] + 1);
+  bool present = false;
+  for (uint32_t r = 0; r < d->group.width; ++r) {
+    const opi_shard_member *m = &d->shards->members[r];
+    const opi_shard_part *part = test_part_of(m->params, m->n_params, v);
+    uint64_t n = 0;
+    const float *own = own_gradient(w, d, r, name, &n);
+    if (own == NULL)
+      continue;
+    present = true;
+    const bool sum = is_summed(m, name);
+    if (part != NULL)
+      test_unpack(whole, own, part, true, joined);
+    for (uint64_t i = 0; part == NULL && i < w->sizes[p] && n == w->sizes[p]; ++i) {
+      const double drift = fabs((double)joined[i] - (double)own[i]);
+      (void)opi_test_check(sum || r == 0 || drift == 0, __FILE__, __LINE__, false,
+                           "%s: members' gradients of '%s' differ by %g", what, name, drift);
+      joined[i] = sum ? joined[i] + own[i] : own[i];
+    }
+  }
+  double worst = 0, norm = 0;
+  for (size_t i = 0; i < w->sizes[p]; ++i) {
+    worst += pow((double)joined[i] - w->gradients[p][i], 2);
+    norm += pow(w->gradients[p][i], 2);
+  }
+  (void)opi_test_check(
+      present && sqrt(worst) <= 1e-4 * sqrt(norm) + 2e-6 * sqrt((double)w->sizes[p]), __FILE__,
+      __LINE__, false, "%s: the gradient of '%s' is off by %g of %g", what, name, sqrt(worst),
+      sqrt(norm));
+}
+
+static void check_width(whole_model *w, const char *what, uint32_t width, char *line, size_t room) {
+  divided d = {
+      .group = {.evaluator = test_backend_evaluator(), .arena = &w->arena, .width = width}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  bool ok = build_members(w, &d, width, &err);
+  for (uint32_t r = 0; ok && r < width; ++r)
+    feed_member(w, &d, r);
+  ok = ok && test_group_run(&d.group, &err) >= 0;
+  (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: %s", what, err.message);
+  for (uint32_t r = 0; ok && r < width; ++r) {
+    const float loss = *(const float *)d.group.members[r].data[d.t[r]->loss];
+    (void)opi_test_check(fabs((double)loss - w->value) <= 1e-5 * fabs(w->value), __FILE__, __LINE__,
+                         false, "%s: loss %g, not %g", what, (double)loss, w->value);
+  }
+  for (uint32_t p = 0; ok && p < w->t->n_params; ++p) {
+    if (w->t->params[p].n_gradients != 0)
+      check_parameter(w, &d, what, p);
+  }
+  (void)snprintf(line, room, "%u sums, %u gathers", d.group.n_sums, d.group.n_gathers);
+  for (uint32_t r = 0; r < width; ++r)
+    opi_training_free(d.t[r]);
+  opi_shards_free(d.shards);
+}
+
+/* Sums of a step: forward, backward, one for the embedding, one for the head. */
+static const struct {
+  const char *name, *collectives;
+} counts[] = {
+    {"gpt2/train", ""},
+};
+
+static void check_export(const char *path, const char *name, double smoothing) {
+  static whole_model w;
+  opipe_error err = OPIPE_ERROR_INIT;
+  char line[128];
+  if (!open_whole(&w, path, smoothing, &err)) {
+    OPI_FAIL("%s: %s", name, err.message);
+  } else {
+    for (uint32_t width = 2; width <= 3; ++width) {
+      check_width(&w, name, width, line, sizeof line);
+      printf("%s %u: %s\n", name, width, line);
+    }
+  }
+  close_whole(&w);
+}
+
+static void test_every_training_export(void) {
+  static const char *const families[] = {"bert",    "bloom", "distilbert", "gemma2",  "gpt2",
+                                         "gptneox", "llama", "olmo2",      "opt",     "perceiver",
+                                         "phi3",    "qwen2", "qwen2_moe",  "roberta", "siglip",
+                                         "t5",      "t5v11", "vit",        "whisper"};
+  (void)counts;
+  for (size_t f = 0; f < OPI_COUNT(families); ++f) {
+    char folder[256];
+    (void)snprintf(folder, sizeof folder, "models/modern/%s/train", families[f]);
+    const char *path = opi_test_shared(folder);
+    if (path == NULL) {
+      OPI_SKIP("no %s", folder);
+      return;
+    }
+    check_export(path, families[f], 0);
+  }
+}
+
+OPI_TEST_MAIN("sharded training", OPI_TEST(test_every_training_export))
