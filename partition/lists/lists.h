@@ -113,13 +113,17 @@ typedef struct opi_credit_pair {
   uint32_t first_replica, last_replica;
 } opi_credit_pair;
 static inline uint32_t opi_credit_pairs(const opi_piece_plan *plan) {
-  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas;
+  const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
   return n * n;
 }
 static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uint32_t i) {
-  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas, last = plan->n_stages;
-  return plan->apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
-                     : (opi_credit_pair){0, last - 1, i / n, i % n};
+  const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
+  const uint32_t first = i / n,
+                 last = i % n; /* they enter with the first slice, leave with the last */
+  if (!plan->apart)
+    return (opi_credit_pair){0, plan->n_stages - 1, first, last};
+  const uint32_t each = plan->n_pieces / n, last_stage = plan->n_stages - plan->n_pieces;
+  return (opi_credit_pair){first * each, last_stage + (last + 1) * each - 1, 0, 0};
 }
 /* Finds the forwards of a stage's replica, in its rank's order, of micro-batches that pass replica
  * `other` of stage `far`: actions into out [n_microbatches]. Returns how many. */

@@ -315,10 +315,12 @@ static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char
   const uint32_t n = p->plan->n_pieces;
   const int used = snprintf(out, room, "rank %u (stage %u", rank, stage / n);
   const size_t at = used < 0 || (size_t)used >= room ? room - 1 : (size_t)used;
-  if (p->plan->slices)
-    (void)snprintf(out + at, room - at, ", token slice %u)", stage % n);
-  else
+  if (p->plan->whole->n_slices > 1) {
+    (void)snprintf(out + at, room - at, ", token slice %u)",
+                   opi_piece_place_of(p->plan->whole, stage % n).slice);
+  } else {
     (void)snprintf(out + at, room - at, ")");
+  }
   return out;
 }
 
