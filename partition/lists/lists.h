@@ -51,6 +51,15 @@ typedef struct opi_list_stream {
   uint32_t depth;      /* most receives posted at once */
 } opi_list_stream;
 
+/* A sum over the ranks of a group, once in every body. A rank comes to it with the last of its
+ * steps that begin it. Sums of groups that share two ranks are met in one order on both. */
+typedef struct opi_list_meeting {
+  uint32_t *ranks; /* [n_ranks] rising, at least two */
+  uint32_t n_ranks;
+  uint32_t stage;     /* of the plan */
+  const char *tensor; /* NULL: the gradients of the stage, over its replicas */
+} opi_list_meeting;
+
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
@@ -61,14 +70,15 @@ typedef struct opi_lists {
                               body */
   opi_list_message *messages;
   opi_list_stream *streams;
-  uint32_t *replica_of;  /* [n_stages * n_microbatches] */
+  opi_list_meeting *meetings; /* REDUCE: opi_step.route; UPDATE awaits those of its rank */
+  uint32_t *replica_of;       /* [n_stages * n_microbatches] */
   uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
   uint32_t *lies_on;     /* the same index: the instance's rank, or the reader's */
   uint32_t *freed_after; /* the same index: the action after whose program it is dead; OPIPE_NONE:
                             it leaves the rank, or belongs to another rank or the caller */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum. Packed: the most
                                              kept at one time, and the rest */
-  uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
+  uint32_t n_steps, n_ranks, n_messages, n_streams, n_meetings, n_positions;
   uint32_t n_made_in_place,
       n_copied; /* tensors of a body that travel: made where they are read, or copied */
   uint64_t copied_bytes;
