@@ -433,15 +433,13 @@ opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_er
   if (r.list == NULL)
     return opi_fail_nomem(err, sizeof *r.list, "a plan");
   OPI_TRY(read_u32(&r, play, "pieces", PIECES_MOST, &r.list->n_pieces));
-  const bool sliced = plan->decided.n_slices > 1;
-  if (r.list->n_pieces == 0 || (uint64_t)r.list->n_pieces * plan->decided.n_stages > PIECES_MOST ||
-      (sliced && r.list->n_pieces != plan->decided.n_slices)) {
-    return opi_fail(
-        err, OPIPE_E_INVALID,
-        "%s: %u stages of %u pieces, %u token slices; there must be 1 to %d pieces in all, one "
-        "for each slice",
-        WHAT, plan->decided.n_stages, r.list->n_pieces, sliced ? plan->decided.n_slices : 1,
-        PIECES_MOST);
+  const uint64_t wanted = opi_plan_pieces(&plan->decided);
+  if (r.list->n_pieces != wanted || wanted * plan->decided.n_stages > PIECES_MOST) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: %u stages of %u pieces; the layout has %llu pieces a stage, and there may "
+                    "be %d in all",
+                    WHAT, plan->decided.n_stages, r.list->n_pieces, (unsigned long long)wanted,
+                    PIECES_MOST);
   }
   OPI_TRY(read_streams(&r, play));
   OPI_TRY(read_works(&r, play));

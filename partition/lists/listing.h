@@ -30,6 +30,12 @@ typedef struct opi_drain {
   int32_t lap;
 } opi_drain;
 
+/* A sum over replicas: its part in one instance. */
+typedef struct opi_reduction {
+  uint32_t instance, rank;
+  uint32_t meeting; /* OPIPE_NONE: all replicas are on one rank */
+} opi_reduction;
+
 typedef struct opi_listing {
   const opi_piece_plan *plan;
   const opi_cut *cut;
@@ -46,7 +52,9 @@ typedef struct opi_listing {
   opi_credit *credits;                    /* [n_messages - first_credit] */
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
-  opi_bucket ends;   /* by rank, strict: messages with an end on the rank, by time */
+  opi_reduction *reductions; /* in the order in which ranks come to their sums */
+  opi_bucket reductions_at;  /* by action; n_actions + rank: the tail */
+  opi_bucket ends;           /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_left, room_drains;
   uint32_t n_left, n_drains;
   uint32_t first_credit; /* message */
@@ -81,6 +89,8 @@ opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, u
 opipe_status opi_listing_drains(opi_listing *l);
 /* If messages are matched by order: every rank's ends, by time. */
 opipe_status opi_listing_ends(opi_listing *l);
+/* sums.c: fills reductions and the lists' meetings, if the plan trains. */
+opipe_status opi_listing_sums(opi_listing *l);
 /* The modelled time at which the maker has finished a message. */
 static inline uint64_t opi_listing_made_at(const opi_listing *l, uint32_t message) {
   return l->times.clock_end[l->send_key[message]];

@@ -180,38 +180,21 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
   return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
 }
 
-static opipe_status add_reduce(opi_listing *l, uint32_t stage, uint32_t replica) {
-  OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, OPIPE_NONE));
-  l->lists->steps[l->lists->n_steps - 1].stage = stage;
-  l->lists->steps[l->lists->n_steps - 1].replica = replica;
-  return OPIPE_OK;
-}
-
-/* Whether it is the first piece of its instance. */
-static bool is_first_piece(const opi_listing *l, uint32_t instance) {
-  const uint32_t n = l->plan->n_replicas;
-  for (uint32_t v = instance / n / l->plan->n_pieces * l->plan->n_pieces; v < instance / n; ++v) {
-    if (l->plan->whole_of[v * n + instance % n] == l->plan->whole_of[instance])
-      return false;
-  }
-  return true;
-}
-
-/* Adds the rank's sums over replicas that stand after action `after`. They run in the background.
- */
-static opipe_status add_reductions(opi_listing *l, uint32_t rank, uint32_t after) {
-  const opi_piece_plan *plan = l->plan;
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
-    if (plan->instance_rank[i] == rank && is_first_piece(l, i) &&
-        (l->reference ? OPIPE_NONE : l->plan->reduce_after[l->plan->whole_of[i]]) == after)
-      OPI_TRY(add_reduce(l, i / plan->n_replicas, i % plan->n_replicas));
+/* Adds the rank's sums over replicas that stand there. They run in the background. */
+static opipe_status add_reductions(opi_listing *l, uint32_t key) {
+  const opi_bucket *b = &l->reductions_at;
+  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
+    const opi_reduction *r = &l->reductions[b->items[i]];
+    OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, r->meeting));
+    l->lists->steps[l->lists->n_steps - 1].stage = r->instance / l->plan->n_replicas;
+    l->lists->steps[l->lists->n_steps - 1].replica = r->instance % l->plan->n_replicas;
   }
   return OPIPE_OK;
 }
 
 static opipe_status list_tail(opi_listing *l, uint32_t rank) {
   if (l->plan->trains)
-    OPI_TRY(add_reductions(l, rank, OPIPE_NONE));
+    OPI_TRY(add_reductions(l, l->plan->n_actions + rank));
   if (!l->reference && !l->circle)
     OPI_TRY(add_drains(l, l->plan->n_actions + rank, false));
   return l->plan->trains ? add(l, OPI_ACT_UPDATE, NULL, OPIPE_NONE) : OPIPE_OK;
@@ -255,7 +238,6 @@ static void mark_batches(opi_listing *l, uint32_t rank) {
 
 static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   const opi_piece_plan *plan = l->plan;
-  const bool eager = plan->whole->sync != OPIPE_SYNC_END && l->plan->trains;
   const uint32_t n_positions = l->lists->n_positions, each = plan->n_microbatches / n_positions;
   uint32_t next = l->strict ? l->ends.first[rank] : 0, noted = 0;
   if (!l->strict)
@@ -268,8 +250,8 @@ static opipe_status list_rank(opi_listing *l, uint32_t rank) {
     OPI_TRY(list_action(l, a));
     if (l->strict)
       OPI_TRY(add_ends(l, rank, l->times.clock_end[a], &next));
-    if (eager)
-      OPI_TRY(add_reductions(l, rank, a));
+    if (plan->trains)
+      OPI_TRY(add_reductions(l, a));
   }
   note_requests(l, rank, n_positions - 1, &noted);
   if (l->strict)
@@ -444,6 +426,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
   OPI_TRY(opi_listing_messages(l));
   count_copies(l);
   OPI_TRY(opi_listing_keys(l));
+  OPI_TRY(opi_listing_sums(l));
   if (l->strict)
     OPI_TRY(opi_listing_ends(l));
   OPI_TRY(l->reference ? list_reference(l) : list_ranks(l));

@@ -51,6 +51,15 @@ typedef struct opi_list_stream {
   uint32_t depth;      /* most receives posted at once */
 } opi_list_stream;
 
+/* A sum over the ranks of a group, once in every body. A rank comes to it with the last of its
+ * steps that begin it. Sums of groups that share two ranks are met in one order on both. */
+typedef struct opi_list_meeting {
+  uint32_t *ranks; /* [n_ranks] rising, at least two */
+  uint32_t n_ranks;
+  uint32_t stage;     /* of the plan */
+  const char *tensor; /* NULL: the gradients of the stage, over its replicas */
+} opi_list_meeting;
+
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
@@ -61,14 +70,15 @@ typedef struct opi_lists {
                               body */
   opi_list_message *messages;
   opi_list_stream *streams;
-  uint32_t *replica_of;  /* [n_stages * n_microbatches] */
+  opi_list_meeting *meetings; /* REDUCE: opi_step.route; UPDATE awaits those of its rank */
+  uint32_t *replica_of;       /* [n_stages * n_microbatches] */
   uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
   uint32_t *lies_on;     /* the same index: the instance's rank, or the reader's */
   uint32_t *freed_after; /* the same index: the action after whose program it is dead; OPIPE_NONE:
                             it leaves the rank, or belongs to another rank or the caller */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum. Packed: the most
                                              kept at one time, and the rest */
-  uint32_t n_steps, n_ranks, n_messages, n_streams, n_positions;
+  uint32_t n_steps, n_ranks, n_messages, n_streams, n_meetings, n_positions;
   uint32_t n_made_in_place,
       n_copied; /* tensors of a body that travel: made where they are read, or copied */
   uint64_t copied_bytes;
@@ -113,13 +123,17 @@ typedef struct opi_credit_pair {
   uint32_t first_replica, last_replica;
 } opi_credit_pair;
 static inline uint32_t opi_credit_pairs(const opi_piece_plan *plan) {
-  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas;
+  const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
   return n * n;
 }
 static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uint32_t i) {
-  const uint32_t n = plan->apart ? plan->n_pieces : plan->n_replicas, last = plan->n_stages;
-  return plan->apart ? (opi_credit_pair){i / n, last - n + i % n, 0, 0}
-                     : (opi_credit_pair){0, last - 1, i / n, i % n};
+  const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
+  const uint32_t first = i / n,
+                 last = i % n; /* they enter with the first slice, leave with the last */
+  if (!plan->apart)
+    return (opi_credit_pair){0, plan->n_stages - 1, first, last};
+  const uint32_t each = plan->n_pieces / n, last_stage = plan->n_stages - plan->n_pieces;
+  return (opi_credit_pair){first * each, last_stage + (last + 1) * each - 1, 0, 0};
 }
 /* Finds the forwards of a stage's replica, in its rank's order, of micro-batches that pass replica
  * `other` of stage `far`: actions into out [n_microbatches]. Returns how many. */

@@ -90,7 +90,7 @@ static void note_pair(replay *r, const opi_credit_pair *pair, uint32_t giver, ui
 static opipe_status note_credits(replay *r, opi_arena *arena) {
   const opi_piece_plan *plan = r->plan;
   const uint32_t n = opi_credit_pairs(plan);
-  r->n_givers = plan->apart ? plan->n_pieces : 1;
+  r->n_givers = plan->apart ? plan->whole->n_replicas : 1;
   const size_t n_credits = (size_t)plan->n_actions * r->n_givers;
   uint32_t *starts = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);
   uint32_t *ends = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_microbatches);

@@ -6,7 +6,7 @@
 
 /* ---- programs ---- */
 
-/* The number of pieces of the same rows of a stage that compute a phase. */
+/* The number of pieces of a stage's share of a micro-batch that compute a phase. */
 static uint32_t alike(const opi_playlist_maker *m, uint32_t piece, uint32_t phase) {
   const uint32_t first = piece / opi_playlist_pieces(m) * opi_playlist_pieces(m);
   const opi_piece *pieces = m->model->pieces[0];
@@ -74,7 +74,7 @@ static opipe_status make_works(opi_playlist_maker *m) {
 static opi_playlist_stream make_stream(const opi_playlist_maker *m, uint32_t message) {
   const opi_list_message *sent = &m->lists->messages[message];
   const opi_list_stream *s = &m->lists->streams[sent->stream];
-  const bool credit = s->route == OPI_ROUTE_CREDIT, slices = m->model->n_slices > 1;
+  const bool credit = s->route == OPI_ROUTE_CREDIT;
   const opi_route *route = credit ? NULL : &m->cut->routes[s->route];
   const uint32_t src = s->src_stage, dst = s->dst_stage;
   return (opi_playlist_stream){.src_rank = s->src_rank,
@@ -83,8 +83,8 @@ static opi_playlist_stream make_stream(const opi_playlist_maker *m, uint32_t mes
                                .dst_stage = dst / opi_playlist_pieces(m),
                                .src_replica = (uint16_t)s->src_replica,
                                .dst_replica = (uint16_t)s->dst_replica,
-                               .src_slice = (uint16_t)(slices ? src % opi_playlist_pieces(m) : 0),
-                               .dst_slice = (uint16_t)(slices ? dst % opi_playlist_pieces(m) : 0),
+                               .src_slice = (uint16_t)opi_playlist_place(m, src).slice,
+                               .dst_slice = (uint16_t)opi_playlist_place(m, dst).slice,
                                .backward = !credit && route->phase != OPI_PHASE_F,
                                .n_bytes = credit || sent->direct ? 0 : route->n_bytes};
 }

@@ -47,6 +47,9 @@ opipe_status opi_playlist_sums_update(opi_playlist_maker *maker, uint32_t rank);
 static inline uint32_t opi_playlist_pieces(const opi_playlist_maker *maker) {
   return maker->plan->n_pieces;
 }
+static inline opi_piece_place opi_playlist_place(const opi_playlist_maker *maker, uint32_t stage) {
+  return opi_piece_place_of(maker->plan->whole, stage % opi_playlist_pieces(maker));
+}
 static inline uint32_t opi_playlist_whole_stages(const opi_playlist_maker *maker) {
   return maker->plan->n_stages / opi_playlist_pieces(maker);
 }

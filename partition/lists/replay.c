@@ -18,13 +18,13 @@
  * Beyond the proof's waits, the clock only waits for operations in progress to arrive: a proven
  * list ends by the clock too.
  *
- * A training step is a barrier: no rank proceeds before all have reached their update.
+ * Sums over replicas are meetings of their groups (meetings.h), which an update awaits. A training
+ * step is a barrier: no rank proceeds before all have reached their update.
  * Double-buffered ranks that step alone wait for those with which they share a weight.
  */
 #include <stdio.h>
 
-#include "partition/lists/lists.h"
-#include "partition/plan/clock.h"
+#include "partition/lists/meetings.h"
 #include "partition/plan/rules.h"
 
 /* Times at which a message's ends, and the message itself, were there; NEVER before. */
@@ -51,7 +51,7 @@ typedef struct replay {
   ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
   uint32_t *item, *step; /* [n_ranks] current item and step of each rank */
   uint32_t *position;    /* [n_ranks] request within the item */
-  opi_clock clock;       /* events: ends and arrivals of messages, then groups at their updates */
+  opi_clock clock;       /* events: ends and arrivals of messages, groups at their updates, sums */
   double *now;           /* [n_ranks] the clock's */
   double *link_free;     /* [n_streams] when the last message has left the sender */
   under_way *under_way;  /* [n_ranks] */
@@ -63,6 +63,7 @@ typedef struct replay {
                             lowest */
   uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] it has updated in its item */
+  opi_meetings meetings; /* sums over replicas */
   uint32_t n_items, rule;
   bool twice; /* weights in two versions */
   bool timed;
@@ -171,14 +172,20 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
     result->end_ns[step->route] = p->now[rank];
 }
 
-/* The rank is at its update. Returns whether its whole group is. */
+static uint64_t first_update(const replay *p) {
+  return (uint64_t)(p->n_items + 1) * p->lists->n_messages * ENDS;
+}
+
+/* The rank is at its update. Returns whether its sums are met and its whole group is there. */
 static bool update(replay *p, uint32_t rank) {
   const size_t at = (size_t)p->item[rank] * p->plan->n_ranks + p->group[rank];
+  if (!opi_meetings_await(&p->meetings, rank, p->item[rank], &p->now[rank]))
+    return false;
   double *last = &p->barrier[at];
   *last = p->now[rank] > *last ? p->now[rank] : *last;
   p->n_updates[at] += !p->updates[rank];
   p->updates[rank] = p->n_updates[at] < p->group_size[p->group[rank]];
-  const uint64_t event = (uint64_t)(p->n_items + 1) * p->lists->n_messages * ENDS + at;
+  const uint64_t event = first_update(p) + at;
   if (p->updates[rank]) {
     (void)opi_clock_wait(&p->clock, rank, event);
     return false;
@@ -243,6 +250,8 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     compute(p, rank, step);
   if (step->kind == OPI_ACT_UPDATE)
     return update(p, rank);
+  if (step->kind == OPI_ACT_REDUCE)
+    opi_meetings_come(&p->meetings, rank, p->item[rank], step->route, p->step[rank], p->now[rank]);
   if (!message)
     return true;
   if (step->kind == OPI_ACT_RECV)
@@ -315,10 +324,12 @@ static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char
   const uint32_t n = p->plan->n_pieces;
   const int used = snprintf(out, room, "rank %u (stage %u", rank, stage / n);
   const size_t at = used < 0 || (size_t)used >= room ? room - 1 : (size_t)used;
-  if (p->plan->slices)
-    (void)snprintf(out + at, room - at, ", token slice %u)", stage % n);
-  else
+  if (p->plan->whole->n_slices > 1) {
+    (void)snprintf(out + at, room - at, ", token slice %u)",
+                   opi_piece_place_of(p->plan->whole, stage % n).slice);
+  } else {
     (void)snprintf(out + at, room - at, ")");
+  }
   return out;
 }
 
@@ -333,9 +344,25 @@ static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size
   return other;
 }
 
+static uint32_t missing_sum(const replay *p, uint32_t rank) {
+  return opi_meetings_missing(&p->meetings, rank, p->item[rank]);
+}
+
+/* Names a rank that has not come to a sum, or the cycle of sums, which is then all of it. */
+static uint32_t describe_sum(const replay *p, uint32_t rank, char *text, size_t room) {
+  const int n = snprintf(text, room, "rank %u at step %u, the update, waits for a sum: ", rank,
+                         p->step[rank] - p->lists->rank_first[rank]);
+  const size_t at = n < 0 || (size_t)n >= room ? room - 1 : (size_t)n;
+  const uint32_t other = opi_meetings_describe(&p->meetings, p->item[rank], missing_sum(p, rank),
+                                               text + at, room - at);
+  return other == OPIPE_NONE ? rank : other;
+}
+
 /* Describes what the rank's step waits for; returns the rank that would bring it. */
 static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
   const opi_step *step = &p->lists->steps[p->step[rank]];
+  if (step->kind == OPI_ACT_UPDATE && missing_sum(p, rank) != OPIPE_NONE)
+    return describe_sum(p, rank, text, room);
   if (step->kind == OPI_ACT_UPDATE)
     return describe_update(p, rank, text, room);
   const opi_list_message *m = &p->lists->messages[step->route];
@@ -362,7 +389,7 @@ static opipe_status stuck(const replay *p) {
     return OPIPE_OK;
   for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
        i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
-    char one[320];
+    char one[480];
     if (i > 0 && (rank == first || rank == last)) /* a cycle; or a rank's own later step */
       break;
     last = rank;
@@ -472,6 +499,9 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   for (uint32_t rank = 0; rank < n_ranks; ++rank)
     p->step[rank] = p->lists->rank_first[rank];
   post_first(p);
+  OPI_TRY(opi_meetings_open(p->lists, p->n_items, &p->clock,
+                            first_update(p) + (uint64_t)p->n_items * n_ranks, scratch, &p->meetings,
+                            p->err));
   OPI_TRY(find_groups(p, scratch));
   return check_order(p, scratch);
 }
@@ -506,6 +536,8 @@ static void measure(replay *p) {
 static opipe_status run_all(replay *p, opi_arena *scratch) {
   OPI_TRY(prepare(p, scratch));
   OPI_TRY(opi_clock_run(&p->clock, p->err));
+  if (p->meetings.failed)
+    return opi_fail_nomem(p->err, sizeof(opi_entry), "a proof");
   OPI_TRY(stuck(p));
   if (p->result != NULL)
     measure(p);

@@ -98,9 +98,13 @@ static inline uint32_t opi_plan_mode(const opi_decision *plan) {
   return opi_plan_trains(plan) ? OPIPE_MODE_TRAIN : OPIPE_MODE_FORWARD;
 }
 
+/* True if the rows of a micro-batch are ever divided. */
+static inline bool opi_plan_cuts_microbatches(const opi_decision *plan) {
+  return plan->n_parts > 1 || plan->shares != NULL;
+}
 /* True if the rows of a batch are ever divided. */
 static inline bool opi_plan_cuts_rows(const opi_decision *plan) {
-  return plan->n_microbatches > 1 || plan->n_parts > 1 || plan->shares != NULL;
+  return plan->n_microbatches > 1 || opi_plan_cuts_microbatches(plan);
 }
 
 /* True if messages are matched by the order in which ranks issue them (rules above STREAM). Each
@@ -125,6 +129,37 @@ bool opi_plan_is_direct(const opi_decision *plan);
 /* Rank of instance (stage, replica). */
 static inline uint32_t opi_plan_rank(const opi_decision *plan, uint32_t stage, uint32_t replica) {
   return plan->instance_rank[stage * plan->n_replicas + replica];
+}
+
+/* ---- pieces of a stage ---- */
+
+static inline uint32_t opi_plan_slices(const opi_decision *plan) {
+  return plan->n_slices == 0 ? 1 : plan->n_slices;
+}
+/* Pieces of one token slice: the forward and every part of the backward; 1 if backwards run whole.
+ */
+static inline uint32_t opi_plan_pieces_of_slice(const opi_decision *plan) {
+  return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
+}
+/* Pieces of every stage. A stage with fewer replicas than others lacks some. */
+static inline uint64_t opi_plan_pieces(const opi_decision *plan) {
+  const uint64_t n_shares = plan->shares == NULL ? 1 : plan->n_replicas;
+  return n_shares * opi_plan_slices(plan) * opi_plan_pieces_of_slice(plan);
+}
+
+/* The part of a micro-batch that a piece computes. Pieces of a stage are numbered by share, then by
+ * slice, then by part. */
+typedef struct opi_piece_place {
+  uint32_t share; /* replica, if replicas share micro-batches; else 0 */
+  uint32_t slice; /* of tokens */
+  uint32_t part;  /* 0: the forward, or all passes; k: part k - 1 of the backward */
+} opi_piece_place;
+static inline opi_piece_place opi_piece_place_of(const opi_decision *plan, uint32_t piece) {
+  const uint32_t n_parts = opi_plan_pieces_of_slice(plan), n_slices = opi_plan_slices(plan);
+  return (opi_piece_place){piece / n_parts / n_slices, piece / n_parts % n_slices, piece % n_parts};
+}
+static inline uint32_t opi_piece_at_place(const opi_decision *plan, opi_piece_place at) {
+  return (at.share * opi_plan_slices(plan) + at.slice) * opi_plan_pieces_of_slice(plan) + at.part;
 }
 
 /* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth; or, if a

@@ -36,7 +36,8 @@ typedef struct opi_step {
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route; /* messages: route; COPY: route; COMPUTE: action */
+  uint32_t route; /* messages: index of the message; COPY: route; COMPUTE: action; REDUCE: meeting,
+                     OPIPE_NONE: of one rank alone */
   uint32_t pass;  /* COMPUTE */
   uint32_t batch; /* POST, SEND under GROUPED: number of messages that start together, from this one
                      on; 0: starts alone, or with an earlier one */

@@ -358,7 +358,7 @@ opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *
   cut->training = source->training;
   cut->n_stages = source->n_stages;
   cut->n_kinds = source->training == NULL ? 1 : OPI_PROGRAMS;
-  cut->n_slices = 1;
+  cut->n_pieces = 1;
   opi_cut_builder b = {.source = source,
                        .graph = source->graph,
                        .training = source->training,

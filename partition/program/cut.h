@@ -16,9 +16,10 @@
  * it (one that skips stages has a route of its own). Graph inputs are loaded by every stage that
  * reads them.
  *
- * A stage may be cut into *pieces* (pieces.c), each a stage of its own here: token slices, or rows
- * of the micro-batch with some of the stage's phases. If a piece reads a stash that its stage's
- * forward left in another piece, it has a received cell, fed by a route *within* the instance. */
+ * A stage may be cut into *pieces* (pieces.c), each a stage of its own here: some tokens and rows
+ * of the micro-batch, with some of the stage's phases. If a piece reads a stash that its stage's
+ * forward left in another piece, it has a received cell, fed by a route *within* the instance. Keys
+ * and values that a token slice hands to the next travel over routes too. */
 #ifndef OPI_CUT_H
 #define OPI_CUT_H
 
@@ -91,14 +92,13 @@ typedef struct opi_cut {
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
-  uint32_t *output_cell;       /* [graph->n_outputs * n_slices] OPIPE_NONE: no node makes it, or
-                                  there is no such piece. NULL for a training in pieces */
+  uint32_t *output_cell;       /* [graph->n_outputs * n_pieces] OPIPE_NONE: no node makes it, or
+                                  there is no such piece */
   uint32_t *output_port;       /* [graph->n_outputs] the input that is passed through as this
                                   output; else OPIPE_NONE */
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
-  uint32_t n_slices; /* pieces that have a part of an output: token slices, or rows of a forward;
-                        1: the whole */
+  uint32_t n_pieces; /* of a stage; each may have a part of an output */
 } opi_cut;
 
 /* The source of a cut. All borrowed. */
@@ -123,11 +123,6 @@ typedef struct opi_cut_source {
  * would travel against the direction of its pass, with both stages. */
 opipe_status opi_cut_build(const opi_cut_source *source, const opipe_allocator *allocator,
                            opi_cut **out_cut, opipe_error *err);
-/* Merges the cuts of all token slices: slice k of stage s becomes stage s * n + k, and a state
- * handed to the next slice, or back, becomes a route between the two. parts [n] must outlive the
- * result. */
-opipe_status opi_cut_merge(opi_cut *const *parts, uint32_t n, const opipe_allocator *allocator,
-                           opi_cut **out_cut, opipe_error *err);
 void opi_cut_free(opi_cut *cut); /* accepts NULL */
 /* Fills first_out and next_out from the routes. */
 void opi_cut_link_routes(opi_cut *cut);
@@ -148,12 +143,12 @@ static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t sta
 /* The cell in which the stage makes an output of the graph; OPIPE_NONE: it does not. Slices, and
  * replicas that share micro-batches, have a part each. */
 static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, uint32_t stage) {
-  const uint32_t cell = cut->output_cell[output * cut->n_slices + stage % cut->n_slices];
+  const uint32_t cell = cut->output_cell[output * cut->n_pieces + stage % cut->n_pieces];
   return cell != OPIPE_NONE && cut->cells[cell].stage == stage ? cell : OPIPE_NONE;
 }
 /* Whether a node makes it. */
 static inline bool opi_output_is_made(const opi_cut *cut, uint32_t output) {
-  return cut->output_cell[output * cut->n_slices] != OPIPE_NONE;
+  return cut->output_cell[output * cut->n_pieces] != OPIPE_NONE;
 }
 /* Whether only evaluations make it. A training step returns the loss, output 0; other outputs leave
  * F only for readers within the step, not for the caller. */

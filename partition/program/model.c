@@ -175,74 +175,57 @@ static int32_t grown_axis(const opi_value *a, const opi_value *b) {
   return -1;
 }
 
-/* Follows the batch through the graph of the first variant. */
-static opipe_status follow_batch(const building *b, opi_arena *scratch, opi_carry **out_carry,
-                                 bool **out_mixed, opipe_error *err) {
-  const opi_variant *variants = b->model->variants;
-  const opi_training *training = variants[0].slices[0].training;
-  const opi_graph *g = variants[0].slices[0].graph;
+/* Where an input of slice `k` that the file does not have holds the batch: labels, and the states
+ * of other slices. */
+static opi_carry carry_of_other(const opi_cut_model *model, uint32_t k, uint32_t input) {
+  const opi_variant *variants = model->variants;
+  const opi_graph *a = variants[0].slices[k].graph;
+  const opi_graph *b = variants[model->n_variants - 1].slices[k].graph;
+  const opi_value *value = &a->values[a->inputs[input]];
+  opi_carry carry = {
+      .axis = grown_axis(value, &b->values[b->inputs[input]]), .outer = 1, .inner = 1};
+  if (carry.axis >= 0)
+    carry.inner = value->shape[carry.axis] / variants[0].rows;
+  return carry;
+}
+
+/* Follows the batch through the graph of a slice for the rows of the first variant. */
+static opipe_status follow_batch(const building *b, uint32_t k, opi_arena *scratch,
+                                 opi_piece_axes *out, opipe_error *err) {
+  const int32_t other = -2;
+  const opi_variant_slice *slice = &b->model->variants[0].slices[k];
+  const opi_training *training = slice->training;
+  const opi_graph *g = slice->graph;
   opi_carry *in = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_inputs);
-  *out_carry = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
-  *out_mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
-  if (in == NULL || *out_carry == NULL || *out_mixed == NULL)
-    return opi_fail_nomem(err, g->n_values * sizeof **out_carry, "the batch axis");
-  opi_batch_inputs(b->plan, b->file, g, 0, in);
+  out->carry = OPI_ARENA_ARRAY(scratch, opi_carry, g->n_values);
+  out->mixed = OPI_ARENA_ARRAY(scratch, bool, g->n_values);
+  if (in == NULL || out->carry == NULL || out->mixed == NULL)
+    return opi_fail_nomem(err, g->n_values * sizeof *out->carry, "the batch axis");
+  opi_batch_inputs(b->plan, b->file, g, other, in);
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    const opi_value *value = &g->values[g->inputs[i]];
-    if (training == NULL || g->inputs[i] != training->labels)
-      continue;
-    const opi_training *other = variants[b->model->n_variants - 1].slices[0].training;
-    in[i].axis = grown_axis(value, &other->graph->values[other->labels]);
-    if (in[i].axis >= 0)
-      in[i].inner = value->shape[in[i].axis] / variants[0].rows;
+    if (in[i].axis == other || (training != NULL && g->inputs[i] == training->labels))
+      in[i] = carry_of_other(b->model, k, i);
   }
-  return opi_carry_follow(g, b->plan->binding.batch, in, *out_carry, *out_mixed, err);
+  return opi_carry_follow(g, b->plan->binding.batch, in, out->carry, out->mixed, err);
 }
 
 static opipe_status compose_classes(building *b, opipe_error *err) {
   opi_cut_model *model = b->model;
   opi_arena scratch;
-  opi_carry *carry = NULL;
-  bool *mixed = NULL;
+  opi_piece_axes *axes = NULL;
+  opipe_status status = OPIPE_OK;
   opi_arena_init(&scratch, b->plan->allocator, 0);
-  opipe_status status = follow_batch(b, &scratch, &carry, &mixed, err);
+  if (opi_plan_cuts_microbatches(b->plan)) {
+    axes = OPI_ARENA_ARRAY(&scratch, opi_piece_axes, model->n_slices);
+    if (axes == NULL)
+      status = opi_fail_nomem(err, model->n_slices * sizeof *axes, "pieces");
+  }
+  for (uint32_t k = 0; axes != NULL && k < model->n_slices && status == OPIPE_OK; ++k)
+    status = follow_batch(b, k, &scratch, &axes[k], err);
   for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
-    status = opi_pieces_compose(b->plan, c, carry, mixed, model, err);
+    status = opi_pieces_compose(b->plan, c, axes, model, err);
   opi_arena_release(&scratch);
   return status;
-}
-
-/* Makes every piece a whole micro-batch, or a token slice of one. */
-static opipe_status place_whole(const building *b, uint32_t c, int64_t rows, opipe_error *err) {
-  opi_cut_model *model = b->model;
-  const uint32_t n = b->plan->n_stages * model->n_pieces;
-  uint32_t variant = 0;
-  OPI_TRY(opi_variant_note(model, rows, &variant, err));
-  model->pieces[c] = OPI_ARENA_ARRAY(&model->arena, opi_piece, n);
-  if (model->pieces[c] == NULL)
-    return opi_fail_nomem(err, n * sizeof(opi_piece), "token slices");
-  for (uint32_t i = 0; i < n; ++i) {
-    model->pieces[c][i] = (opi_piece){.variant = variant,
-                                      .slice = i % model->n_slices,
-                                      .phases = (1u << OPI_PHASES) - 1,
-                                      .rows = model->variants[variant].rows};
-  }
-  return OPIPE_OK;
-}
-
-static opipe_status join_class(const building *b, uint32_t c, opipe_error *err) {
-  opi_cut_model *model = b->model;
-  const opi_variant *v = &model->variants[model->pieces[c][0].variant];
-  model->cuts[c] = v->slices[0].cut;
-  if (model->n_slices == 1)
-    return OPIPE_OK;
-  opi_cut **parts = OPI_ARENA_ARRAY(&model->arena, opi_cut *, model->n_slices);
-  if (parts == NULL)
-    return opi_fail_nomem(err, model->n_slices * sizeof *parts, "token slices");
-  for (uint32_t k = 0; k < model->n_slices; ++k)
-    parts[k] = v->slices[k].cut;
-  model->cuts[c] = NULL;
-  return opi_cut_merge(parts, model->n_slices, b->plan->allocator, &model->cuts[c], err);
 }
 
 static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
@@ -263,40 +246,27 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
       used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
   }
   model->n_classes = m == 1 || !split || plan->binding.batch_rows % m == 0 ? 1 : 2;
-  const bool whole = model->n_pieces == model->n_slices;
-  for (uint32_t c = 0; c < model->n_classes; ++c) {
-    OPI_TRY(whole ? place_whole(b, c, rows[c], err)
-                  : opi_pieces_place(plan, c, rows[c], model, err));
-  }
-  if (!whole && model->n_variants == 1) /* two of them show which dimensions grow with the rows */
-    OPI_TRY(opi_variant_note(model, rows[0], &ignored, err));
+  for (uint32_t c = 0; c < model->n_classes; ++c)
+    OPI_TRY(opi_pieces_place(plan, c, rows[c], model, err));
+  if (opi_plan_cuts_microbatches(plan) && model->n_variants == 1)
+    OPI_TRY(opi_variant_note(model, rows[0], &ignored, err)); /* two of them show which dimensions
+                                                                 grow with the rows */
   OPI_TRY(opi_variants_build(b->from, used, model, err));
-  for (uint32_t c = 0; c < model->n_classes && whole; ++c)
-    OPI_TRY(join_class(b, c, err));
-  return whole ? OPIPE_OK : compose_classes(b, err);
+  return compose_classes(b, err);
 }
 
-static opipe_status count_views(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
-  const uint64_t parts = plan->n_parts > 1 ? (uint64_t)plan->n_parts + 1 : 1;
-  const uint64_t n = parts * (plan->shares == NULL ? 1 : plan->n_replicas);
-  model->n_slices = plan->n_slices == 0 ? 1 : plan->n_slices;
-  model->n_pieces = model->n_slices;
-  if ((uint64_t)model->n_slices * plan->n_stages > PIECES_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %u token slices each: at most %d of all",
-                    plan->n_stages, model->n_slices, PIECES_MOST);
-  }
-  if (parts == 1 && plan->shares == NULL)
-    return OPIPE_OK;
-  if (model->n_slices > 1 || plan->binding.batch_dim == NULL) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' cuts micro-batches along the batch%s",
-                    plan->schedule,
-                    model->n_slices > 1
-                        ? ", and sequences into slices of tokens: only one of the two is possible"
-                        : ": no input has a free dimension 0 to split");
-  }
+static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
+  const uint64_t n = opi_plan_pieces(plan);
+  model->n_slices = opi_plan_slices(plan);
   if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %llu pieces each: at most %d of all",
                     plan->n_stages, (unsigned long long)n, PIECES_MOST);
+  }
+  if (opi_plan_cuts_microbatches(plan) && plan->binding.batch_dim == NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "schedule '%s' cuts micro-batches along the batch: no input has a free "
+                    "dimension 0 to split",
+                    plan->schedule);
   }
   model->n_pieces = (uint32_t)n;
   return OPIPE_OK;
@@ -325,7 +295,7 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
     opi_arena_init(&model->arena, plan->allocator, 0);
   }
   status = model == NULL || used == NULL ? opi_fail_nomem(err, sizeof *model, "a plan's graphs")
-                                         : count_views(plan, model, err);
+                                         : count_pieces(plan, model, err);
   if (status == OPIPE_OK)
     status = opi_piece_plan_build(plan, model, err);
   if (status == OPIPE_OK) {

@@ -66,8 +66,7 @@ typedef struct opi_piece_plan {
   uint32_t n_replicas;
   uint32_t n_pieces;       /* of a stage of the plan */
   bool trains;             /* the lists hold mini-batches, not requests */
-  bool slices;             /* they are token slices */
-  bool apart;              /* each is on a rank of its own: replicas that share micro-batches */
+  bool apart;              /* replicas share micro-batches, and each is a piece on its own rank */
   uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
   uint32_t *whole_of;      /* the same index: instance of the plan; OPIPE_NONE: there is none */
   uint32_t n_positions;    /* requests that the lists hold, in sequence */
@@ -96,7 +95,7 @@ typedef struct opi_cut_model {
   opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
   opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
-  uint32_t n_pieces;   /* pieces of a stage: token slices, or rows and phases */
+  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases */
   uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
                           not lead to the loss; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
@@ -199,15 +198,20 @@ opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_
 opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
                                 opi_cut_model *model, opipe_error *err);
 void opi_variants_free(opi_cut_model *model);
-/* pieces.c: the rows of a micro-batch of class `c` that each piece has, and its variant. Errors:
- * INVALID, fewer rows than pieces. */
+/* pieces.c: the tokens and rows of a micro-batch of class `c` that each piece has, and its variant.
+ * Errors: INVALID, fewer rows than pieces. */
 opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows,
                               opi_cut_model *model, opipe_error *err);
-/* pieces.c: the cut of class `c` with every piece of a stage as a stage. carry, mixed: for the
- * values of the first variant's graph. Errors: UNSUPPORTED, the tensor whose rows are not
- * contiguous. */
-opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_carry *carry,
-                                const bool *mixed, opi_cut_model *model, opipe_error *err);
+/* The batch axis in the values of a graph. */
+typedef struct opi_piece_axes {
+  opi_carry *carry; /* [n_values] */
+  bool *mixed;      /* [n_values] */
+} opi_piece_axes;
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. axes [n_slices]: of the
+ * first variant's graphs; NULL: no rows of micro-batches are cut. Errors: UNSUPPORTED, the tensor
+ * whose rows are not contiguous, or that no token slice passes on. */
+opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_piece_axes *axes,
+                                opi_cut_model *model, opipe_error *err);
 /* piece_plan.c: fills model->piece_plan. A forward plan's records are filled only by the first call
  * after opi_cut_model_build: the number of requests in a body follows from the cut. */
 opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model, opipe_error *err);

@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan in which every piece of a stage is a stage of its own:
+/* The plan in which every piece of a stage is a stage of its own (opi_piece_place_of numbers them).
  *
- *   token slices       piece k
- *   halves             piece 0 is the forward, 1 and on the backwards of the parts
- *   unequal replicas   the pieces of replica 0, as above, then those of replica 1, and so on
+ *   unequal replicas   the pieces of replica 0, then those of replica 1, and so on
+ *   token slices       in each of these: the pieces of slice 0, then those of slice 1
+ *   halves             in each of these: the forward, then the backwards of the parts
  *
- * Pieces of token slices and halves belong to the replica that their micro-batch passes, pieces of
- * unequal replicas to their only one. */
+ * If replicas share micro-batches, each is a piece of its own; else pieces belong to the replica
+ * that their micro-batch passes. */
 #include <string.h>
 
 #include "partition/program/model.h"
 #include "partition/schedule/compute_order.h"
-
-/* Pieces of one replica's part of a micro-batch. */
-static uint32_t pieces_each(const opi_decision *plan) {
-  return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
-}
 
 static double *spread(const opi_decision *plan, opi_cut_model *model, const double *ns,
                       bool parts) {
@@ -46,9 +41,10 @@ static opipe_status place_action(const opi_decision *plan, const opi_cut_model *
                     model->n_slices, action->part, forward ? 1 : n_parts, action->replica,
                     n_replicas);
   }
-  const uint32_t sub = n_parts == 1 || forward ? 0 : 1u + action->part;
-  const uint32_t share = plan->shares == NULL ? 0 : action->replica;
-  action->stage = action->stage * model->n_pieces + action->slice + share * pieces_each(plan) + sub;
+  const opi_piece_place at = {.share = plan->shares == NULL ? 0 : action->replica,
+                              .slice = action->slice,
+                              .part = n_parts == 1 || forward ? 0 : 1u + action->part};
+  action->stage = action->stage * model->n_pieces + opi_piece_at_place(plan, at);
   action->slice = 0;
   action->part = 0;
   if (plan->shares != NULL)
@@ -69,7 +65,7 @@ static uint32_t common_divisor(uint32_t a, uint32_t b) {
 
 /* The fewest micro-batches of a request, or slices of them, that pass an instance with any. */
 static uint32_t least_passes(const opi_decision *plan) {
-  uint32_t least = plan->n_microbatches * (plan->n_slices == 0 ? 1 : plan->n_slices);
+  uint32_t least = plan->n_microbatches * opi_plan_slices(plan);
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas && plan->n_replicas > 1; ++i) {
     const uint32_t rank = plan->instance_rank[i];
     uint32_t n = 0;
@@ -177,7 +173,6 @@ static opi_piece_plan like_plan(const opi_decision *plan, const opi_cut_model *m
                           .n_replicas = plan->shares == NULL ? plan->n_replicas : 1,
                           .n_pieces = model->n_pieces,
                           .trains = opi_plan_trains(plan),
-                          .slices = plan->n_slices > 1,
                           .apart = plan->shares != NULL,
                           .n_positions = count_positions(plan, model),
                           .n_microbatches = plan->n_microbatches,
@@ -199,7 +194,7 @@ opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model
     return opi_fail_nomem(err, n * sizeof(uint32_t), "pieces");
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t v = i / out->n_replicas, s = v / model->n_pieces;
-    const uint32_t share = v % model->n_pieces / pieces_each(plan);
+    const uint32_t share = opi_piece_place_of(plan, v % model->n_pieces).share;
     const uint32_t replica = plan->shares == NULL ? i % out->n_replicas : share;
     const bool there = plan->shares == NULL || share < plan->shares[s];
     const uint32_t whole = s * plan->n_replicas + replica;

@@ -74,12 +74,11 @@ static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *p
   plan->shares = OPI_ARENA_ARRAY(arena, uint32_t, layout->n_stages);
   if (counts == NULL || first == NULL || plan->shares == NULL)
     return opi_fail_nomem(err, layout->n_stages * sizeof(uint32_t), "a layout");
-  if (layout->n_replicas != 1 || layout->n_slices > 1) {
+  if (layout->n_replicas != 1) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "schedule '%s' has %u replica%s and %u token slice%s of its own: its stages "
-                    "take no replicas that cut micro-batches",
-                    plan->schedule, layout->n_replicas, layout->n_replicas == 1 ? "" : "s",
-                    layout->n_slices, layout->n_slices == 1 ? "" : "s");
+                    "schedule '%s' has %u replicas of its own: its stages take no replicas that "
+                    "cut micro-batches",
+                    plan->schedule, layout->n_replicas);
   }
   OPI_TRY(count_replicas(wish, plan->schedule, layout, counts, err));
   uint64_t n_ranks = 0;

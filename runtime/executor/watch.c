@@ -159,8 +159,8 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
   const uint32_t stage = atomic_load(&rank->worker->doing.stage);
   char part[40] = "";
   if (n_pieces > 1) {
-    (void)snprintf(part, sizeof part, ", %s %u", s->shapes->n_slices > 1 ? "slice" : "piece",
-                   stage % n_pieces);
+    const bool cut = opi_plan_cuts_microbatches(&s->plan->decided);
+    (void)snprintf(part, sizeof part, ", %s %u", cut ? "piece" : "slice", stage % n_pieces);
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),

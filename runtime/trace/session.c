@@ -50,7 +50,7 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
   if (step->kind == OPI_ACT_COMPUTE)
     event.microbatch = t->parts[step->microbatch].in_request;
   if (step->kind == OPI_ACT_COMPUTE && t->model->n_slices > 1)
-    event.slice = 1 + step->stage % t->model->n_slices;
+    event.slice = 1 + opi_piece_at(t, step->stage, step->microbatch)->slice;
   return event;
 }
 

@@ -2,6 +2,8 @@
 /* The cases of replicas of single stages in inference; see shares.h. */
 #include "tests/matrix/shares.h"
 
+#include "tests/matrix/slices.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -20,6 +22,13 @@ static const shares_case CASES[] = {
     {"looped-bfs", {2, 1}, 2, 3, 7, 2}, {"interleaved", {1, 2}, 2, 2, 6, 5},
     {"zbv", {3, 2}, 2, 2, 9, 7},        {"gpipe", {2, 2}, 2, 1, 7, 2},
     {"sequential", {2, 3}, 2, 3, 9, 6}, {"gpipe", {1, 1, 2, 1}, 4, 4, 9, 2},
+};
+
+/* The same of token slices: for decoders. */
+static const shares_case SLICED[] = {
+    {"terapipe:slices=2", {2, 1}, 2, 2, 7, 4},
+    {"seq1f1b:slices=3", {1, 3}, 2, 1, 6, 9},
+    {"terapipe:slices=3", {1, 2, 1}, 3, 2, 8, 5},
 };
 
 static opipe_status make_plan(mx_bench *b, const shares_case *c, opipe_plan **out_plan) {
@@ -66,7 +75,7 @@ void mx_shares(bool full, const kit_place *places, uint32_t n_places, mx_count *
   const char *names[MX_FOLDERS];
   const size_t n = mx_list(names);
   uint32_t seen[OPI_COUNT(CASES)] = {0};
-  uint32_t turn = 0;
+  uint32_t turn = 0, sliced = 0;
   memset(count, 0, sizeof *count);
   for (size_t i = 0; i < n; ++i) {
     static mx_bench b;
@@ -81,6 +90,8 @@ void mx_shares(bool full, const kit_place *places, uint32_t n_places, mx_count *
       const size_t at = (turn + k) % OPI_COUNT(CASES);
       goes_on = run_case(&b, &CASES[at], count, &seen[at]);
     }
+    for (size_t k = 0; mx_is_decoder(names[i]) && k < (full ? OPI_COUNT(SLICED) : 1); ++k)
+      (void)run_case(&b, &SLICED[(turn + k) % OPI_COUNT(SLICED)], count, &sliced);
     mx_bench_close(&b);
     ++turn;
   }
@@ -88,6 +99,8 @@ void mx_shares(bool full, const kit_place *places, uint32_t n_places, mx_count *
     if (seen[k] == 0)
       OPI_FAIL("no model passed under case %zu, %s", k, CASES[k].schedule);
   }
+  if (n != 0 && sliced == 0)
+    OPI_FAIL("no model passed in %s", "token slices");
   (void)printf(
       "\n%zu models: %u passed, %u failed; refused as they must be: %u by a node that does "
       "not carry the batch, %u without a free batch dimension, %u with rows of their own\n",

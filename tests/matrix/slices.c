@@ -37,7 +37,7 @@ typedef struct choice {
   kit_place place;
 } choice;
 
-static bool is_decoder(const char *name) {
+bool mx_is_decoder(const char *name) {
   bool found = false;
   for (size_t i = 0; i < OPI_COUNT(DECODERS); ++i)
     found = found || strcmp(DECODERS[i], name) == 0;
@@ -81,7 +81,7 @@ static bool one_case(mx_model *m, const choice *c, const mx_result *uncut, mx_sl
   opipe_plan *plan = NULL;
   const bool made = m->api->plan_make(m->bound, &params, &plan, &m->err) == OPIPE_OK;
   if (!made && has_reason(c, m->err.message) &&
-      !(is_decoder(m->folder->name) && c->microbatches == 1)) {
+      !(mx_is_decoder(m->folder->name) && c->microbatches == 1)) {
     ++count->refused;
   } else {
     const char *wrong = made ? mx_case(m, plan, uncut) : m->err.message;
@@ -144,7 +144,7 @@ void mx_slices(bool full, const kit_place *places, uint32_t n_places, mx_sliced 
   const size_t n = mx_list(names);
   memset(count, 0, sizeof *count);
   for (size_t i = 0; i < n; ++i) {
-    if (full || (is_decoder(names[i]) && opi_test_covers((uint32_t)i, 4)) || i % 16 == 5)
+    if (full || (mx_is_decoder(names[i]) && opi_test_covers((uint32_t)i, 4)) || i % 16 == 5)
       one_folder(names[i], places, n_places, full, (uint32_t)i, count);
   }
   (void)printf(

@@ -15,6 +15,8 @@ typedef struct mx_sliced {
  * decoder of the shelf that is refused. places: of the plans, by
  * model and binding in turn. */
 void mx_slices(bool full, const kit_place *places, uint32_t n_places, mx_sliced *count);
+/* Is it a decoder of the shelf whose outputs are rows of tokens? */
+bool mx_is_decoder(const char *name);
 /* Is a schedule with slices refused for a reason of the model's tokens? */
 bool mx_slices_refused(const char *message);
 

@@ -69,6 +69,23 @@ static void test_replicas_of_single_stages(void) {
   run_models(run_replicas, splits, OPI_COUNT(splits));
 }
 
+/* Slices with halves, each in several sessions. */
+static uint32_t train_pieces(void) {
+  uint32_t passed = 0;
+  for (size_t s = 0; s < OPI_COUNT(kit_pieces); ++s) {
+    const mx_split *split = &mx_splits[1 + 4 * s];
+    char name[600];
+    kit_schedule_name(&kit_pieces[s], split->n_ranks, MICROBATCHES, name, sizeof name);
+    const kit_case c = kit_case_of(name, split->n_ranks, MICROBATCHES, s == 0);
+    const char *wrong =
+        mx_halves_train(&c, kit_subject_path(&kit_subjects[0]), ROWS, split, (uint32_t)s);
+    if (wrong != NULL)
+      OPI_FAIL("pieces %zu: %s", s, wrong);
+    passed += wrong == NULL;
+  }
+  return passed;
+}
+
 static void test_training(void) {
   const strict_seen before = strict_look();
   uint32_t passed = 0;
@@ -87,6 +104,7 @@ static void test_training(void) {
       OPI_FAIL("%s, split %zu: %s", schedule->name, 1 + s % 6, wrong);
     passed += wrong == NULL;
   }
+  passed += train_pieces();
   (void)printf("%u schedules trained in several sessions\n", passed);
   OPI_ASSERT(passed > 0);
   strict_judge(&before, true);

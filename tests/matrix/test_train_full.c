@@ -27,6 +27,10 @@ static void run_model(const kit_subject *subject, size_t batch, kit_tally *tally
       }
     }
   }
+  for (uint32_t c = 0; c < 8 && status == OPIPE_OK; ++c) {
+    kit_case_run(&b, &kit_pieces[c % 2], 2 + c / 4 * 2, BATCHES[batch].microbatches[c / 2 % 2],
+                 c % 2, tally);
+  }
   kit_bench_close(&b);
 }
 

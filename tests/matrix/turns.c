@@ -43,6 +43,9 @@ static const way replicated[] = {
     {{"zbv", 0}, 0, {2, 1}},
     {{"looped-bfs:chunks=2", 0}, 0, {1, 2}},
     {{"dualpipev", 0}, 0, {1, 2}},
+    {{"terapipe:slices=2", KIT_SLICED}, 0, {2, 1}},
+    {{"file", KIT_WRITTEN | KIT_SLICED}, 0, {1, 2}},
+    {{"file", KIT_WRITTEN | KIT_SLICED | KIT_HALVED}, 0, {0}},
 };
 
 /* The schedules of one replica that are not bound by memory, and the replicated ones. */

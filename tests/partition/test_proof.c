@@ -226,10 +226,84 @@ static void test_records_that_wait_in_a_circle_are_told(void) {
   toy_close(&t);
 }
 
+/* ---- sums over ranks ---- */
+
+enum { SUMS = 3, RANKS = 3 };
+
+/* A mini-batch of sums alone. order [RANKS][SUMS]: the sums to which a rank comes; OPIPE_NONE: no
+ * more. */
+static opipe_status prove_sums(uint32_t rule, opi_list_meeting *meetings,
+                               const uint32_t (*order)[SUMS], opipe_error *err) {
+  const opi_train_spec spec = {.optimizer = {.kind = OPIPE_OPTIMIZER_SGD}};
+  const opi_decision whole = {.schedule = "toy",
+                              .allocator = opi_allocator_system(),
+                              .n_ranks = RANKS,
+                              .link = {.rule = rule},
+                              .train = &spec};
+  const opi_piece_plan plan = {.whole = &whole,
+                               .n_ranks = RANKS,
+                               .n_stages = SUMS,
+                               .n_replicas = 2,
+                               .n_pieces = 1,
+                               .trains = true};
+  opi_step steps[RANKS * (SUMS + 1)];
+  uint32_t rank_first[RANKS + 1], request_first[RANKS + 1] = {0};
+  opi_lists lists = {.steps = steps,
+                     .rank_first = rank_first,
+                     .request_first = request_first,
+                     .meetings = meetings,
+                     .n_meetings = SUMS,
+                     .n_ranks = RANKS,
+                     .n_positions = 1};
+  for (uint32_t rank = 0; rank < RANKS; ++rank) {
+    rank_first[rank] = lists.n_steps;
+    for (uint32_t i = 0; i < SUMS && order[rank][i] != OPIPE_NONE; ++i)
+      steps[lists.n_steps++] = (opi_step){.kind = OPI_ACT_REDUCE, .route = order[rank][i]};
+    steps[lists.n_steps++] = (opi_step){.kind = OPI_ACT_UPDATE};
+  }
+  rank_first[RANKS] = lists.n_steps;
+  return opi_lists_prove(&plan, &lists, &(opi_cut){.n_stages = 0}, opi_allocator_system(), err);
+}
+
+/* Sums of groups that share two ranks must be met in one order on both. */
+static void test_sums_in_two_orders_are_refused(void) {
+  uint32_t both[2] = {0, 1}, other[2] = {1, 2};
+  opi_list_meeting meetings[SUMS] = {{both, 2, 0, NULL}, {both, 2, 1, NULL}, {other, 2, 2, "w"}};
+  static const uint32_t swapped[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {2, 1, 0}, {2, OPIPE_NONE}};
+  static const uint32_t lacking[RANKS][SUMS] = {
+      {0, 1, OPIPE_NONE}, {0, 2, OPIPE_NONE}, {2, OPIPE_NONE}};
+  static const uint32_t good[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {0, 2, 1}, {2, OPIPE_NONE}};
+  for (uint32_t rule = OPI_RULE_TAG; rule <= OPI_RULE_GROUPED; ++rule) {
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_ERROR(prove_sums(rule, meetings, swapped, &err), OPIPE_E_INVALID, &err,
+                     "schedule 'toy' deadlocks: rank 0 at step 2, the update, waits for a sum: "
+                     "rank 0 comes at step 0 to the sum of stage 0's gradients and at step 1 to "
+                     "the sum of stage 1's gradients; rank 1 comes at step 1 to the sum of stage "
+                     "1's gradients and at step 2 to the sum of stage 0's gradients");
+    OPI_ASSERT_ERROR(prove_sums(rule, meetings, lacking, &err), OPIPE_E_INVALID, &err,
+                     "rank 0 at step 2, the update, waits for a sum: rank 1 has not come to the "
+                     "sum of stage 1's gradients");
+    OPI_ASSERT_OK(prove_sums(rule, meetings, good, &err), &err);
+  }
+}
+
+/* Three groups of which any two share one rank wait for each other in no order. */
+static void test_sums_of_other_groups_pass_each_other(void) {
+  uint32_t pairs[SUMS][2] = {{0, 1}, {1, 2}, {0, 2}};
+  opi_list_meeting meetings[SUMS] = {
+      {pairs[0], 2, 0, NULL}, {pairs[1], 2, 1, NULL}, {pairs[2], 2, 2, "w"}};
+  static const uint32_t order[RANKS][SUMS] = {
+      {0, 2, OPIPE_NONE}, {1, 0, OPIPE_NONE}, {2, 1, OPIPE_NONE}};
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK(prove_sums(OPI_RULE_BLOCKING, meetings, order, &err), &err);
+}
+
 OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
               OPI_TEST(test_a_skip_does_not_slow_the_stream),
               OPI_TEST(test_one_in_flight_is_sequential),
               OPI_TEST(test_missing_and_double_actions_are_named),
               OPI_TEST(test_a_stage_that_is_not_there_is_named),
               OPI_TEST(test_a_deadlock_prints_its_cycle),
-              OPI_TEST(test_records_that_wait_in_a_circle_are_told))
+              OPI_TEST(test_records_that_wait_in_a_circle_are_told),
+              OPI_TEST(test_sums_in_two_orders_are_refused),
+              OPI_TEST(test_sums_of_other_groups_pass_each_other))

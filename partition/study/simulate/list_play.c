@@ -310,7 +310,6 @@ static opipe_status build(builder *b, const opi_order_play *how) {
 /* A batch has the label of its first item. */
 static opi_do label_of(const builder *b, const opi_playlist_item *item) {
   static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
-  const bool slices = b->plan->n_slices > 1;
   if (item->kind == OPI_PLAY_BATCH)
     ++item;
   opi_do label = {.stage = item->at,
@@ -321,7 +320,7 @@ static opi_do label_of(const builder *b, const opi_playlist_item *item) {
   if (item->kind == OPI_PLAY_COMPUTE) {
     label.kind = passes[item->pass];
     label.stage = item->at / b->list->n_pieces;
-    label.slice = (uint16_t)(slices ? item->at % b->list->n_pieces : 0);
+    label.slice = (uint16_t)opi_piece_place_of(b->plan, item->at % b->list->n_pieces).slice;
   } else if (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) {
     const uint32_t stage = b->list->groups[item->at].stage;
     const bool sums = item->kind == OPI_PLAY_START && stage != OPIPE_NONE;

@@ -62,6 +62,9 @@ const kit_schedule kit_schedules[] = {
 };
 const size_t kit_n_schedules = OPI_COUNT(kit_schedules);
 
+const kit_schedule kit_pieces[2] = {{"file", KIT_WRITTEN | KIT_SLICED},
+                                    {"file", KIT_WRITTEN | KIT_SLICED | KIT_HALVED}};
+
 const kit_optimizer kit_optimizers[2] = {
     {"SGD", {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .momentum = 0.9}},
     {"AdamW",
@@ -158,9 +161,46 @@ void kit_bench_close(kit_bench *b) {
 
 /* ---- orders as files ---- */
 
+enum { ORDER_BYTES = 1 << 14, SLICES = 2 };
+
+static void write_text(const char *path, const char *text, size_t n) {
+  OPI_ASSERT_FATAL(n < ORDER_BYTES && opi_test_write_file(path, text, n));
+}
+
+/* Two token slices; backwards whole or in two parts, and the weights' gradients one unit behind the
+ * inputs'. */
+static void write_pieces(const char *path, uint32_t n_ranks, uint32_t m, uint32_t n_parts) {
+  char text[ORDER_BYTES];
+  size_t n = (size_t)snprintf(text, sizeof text,
+                              "#onnx-pipe-schedule v1\n#ranks=%u stages=%u replicas=1 "
+                              "microbatches=%u slices=%d parts=%u mode=train versions=one "
+                              "sync=end\n#place=",
+                              n_ranks, n_ranks, m, SLICES, n_parts);
+  for (uint32_t r = 0; r < n_ranks; ++r)
+    n += (size_t)snprintf(text + n, sizeof text - n, "%s%u", r == 0 ? "" : ",", r);
+  const uint32_t units = SLICES * m, parts = units * n_parts;
+  for (uint32_t r = 0; r < n_ranks && n < sizeof text / 2; ++r) {
+    for (uint32_t u = 0; u < units && n < sizeof text / 2; ++u) {
+      n += (size_t)snprintf(text + n, sizeof text - n, "%c%uF%u/%u", u == 0 ? '\n' : ',', r,
+                            u / SLICES, u % SLICES);
+    }
+    for (uint32_t i = 0; i < 2 * parts + 1 && n < sizeof text / 2; ++i) {
+      const uint32_t at = i % 2 == 0 ? i / 2 : i / 2 - 1; /* I 0, then I 1, W 0, I 2, W 1 ... */
+      const uint32_t u = at / n_parts;
+      if (i == 1 || (i % 2 == 0 && at == parts))
+        continue;
+      n += (size_t)snprintf(text + n, sizeof text - n, ",%u%c%u/%u~%u", r, i % 2 == 0 ? 'I' : 'W',
+                            u / SLICES, SLICES - 1 - u % SLICES, at % n_parts);
+    }
+    n += (size_t)snprintf(text + n, sizeof text - n, ",%uW%u/0~%u", r, m - 1, n_parts - 1);
+  }
+  n += (size_t)snprintf(text + n, sizeof text - n, "\n");
+  write_text(path, text, n);
+}
+
 /* Forwards rising, backwards falling: no plugin's own order. */
 static void write_order(const char *path, uint32_t n_ranks, uint32_t m) {
-  char text[4096];
+  char text[ORDER_BYTES];
   size_t n = 0;
   for (uint32_t r = 0; r < n_ranks; ++r) {
     for (uint32_t i = 0; i < 2 * m && n < sizeof text; ++i) {
@@ -169,18 +209,23 @@ static void write_order(const char *path, uint32_t n_ranks, uint32_t m) {
     }
     n += n < sizeof text ? (size_t)snprintf(text + n, sizeof text - n, "\n") : 0;
   }
-  OPI_ASSERT_FATAL(n < sizeof text && opi_test_write_file(path, text, n));
+  write_text(path, text, n);
 }
 
 void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t m, char *text,
                        size_t room) {
+  const uint32_t n_parts = (schedule->traits & KIT_HALVED) != 0 ? 2 : 1;
+  const bool sliced = (schedule->traits & KIT_SLICED) != 0;
   char file[40];
   (void)snprintf(text, room, "%s", schedule->name);
   if ((schedule->traits & KIT_WRITTEN) == 0)
     return;
-  (void)snprintf(file, sizeof file, "order-%u-%u.csv", n_ranks, m);
+  (void)snprintf(file, sizeof file, "order-%u-%u-%u.csv", n_ranks, m, sliced ? n_parts : 0);
   const char *path = opi_test_tmp(file);
-  write_order(path, n_ranks, m);
+  if (sliced)
+    write_pieces(path, n_ranks, m, n_parts);
+  else
+    write_order(path, n_ranks, m);
   (void)snprintf(text, room, "file:%s", path);
 }
 

@@ -45,6 +45,9 @@ typedef struct kit_schedule {
 /* Every id that ships, with its variants. */
 extern const kit_schedule kit_schedules[];
 extern const size_t kit_n_schedules;
+/* Written orders of token slices whose backwards run in input and weight apart; the second in two
+ * parts of the rows as well. */
+extern const kit_schedule kit_pieces[2];
 /* The schedule as plan_make takes it: the name, or file:PATH after writing it. In `text`. */
 void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t m, char *text,
                        size_t room);

@@ -228,15 +228,11 @@ static const char *blame(random_trainer *t, const char *what) {
 }
 
 /* The planner refuses: rightly, and saying where? */
-static const char *judge_refusal(random_trainer *t, const random_order *m, opipe_status status,
-                                 bool buffered, bool ended, random_count *count) {
+static const char *judge_refusal(random_trainer *t, opipe_status status, bool buffered, bool ended,
+                                 random_count *count) {
   const char *message = t->k.err.message;
   if (buffered && status < 0 && message[0] != '\0') { /* no replay of the test's own for these */
     ++count->buffered_refused;
-    return NULL;
-  }
-  if (status == OPIPE_E_UNSUPPORTED && m->problem.n_parts > 1 && m->problem.n_slices > 1) {
-    ++count->not_executed;
     return NULL;
   }
   if (ended)
@@ -257,6 +253,7 @@ static void note(const random_order *m, bool buffered, random_count *count) {
   count->sliced += m->problem.n_slices > 1;
   count->replicated += m->problem.n_replicas > 1;
   count->parted += m->problem.n_parts > 1;
+  count->both += m->problem.n_parts > 1 && m->problem.n_slices > 1;
   count->halves += halves;
   count->buffered += buffered;
 }
@@ -319,7 +316,7 @@ const char *random_train(random_trainer *t, const uint8_t *data, size_t size, ra
   const kit_case c = make_case(&m, t, &b);
   const bool ended = buffered || ends(&m);
   const opipe_status status = kit_plan(&t->k, &c);
-  const char *why = status < 0 ? judge_refusal(t, &m, status, buffered, ended, count)
+  const char *why = status < 0 ? judge_refusal(t, status, buffered, ended, count)
                     : !ended   ? blame(t, "an order that stands still is planned")
                                : run_both(t, &m, &c, buffered, count);
   opi_arena_release(&t->k.arena);
@@ -332,13 +329,12 @@ const char *random_train(random_trainer *t, const uint8_t *data, size_t size, ra
 void random_report(FILE *to, const random_count *n) {
   (void)fprintf(
       to,
-      "%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu with "
-      "halves, %llu double-buffered), %llu + %llu refused, %llu not executed\n",
+      "%llu schedules: %llu trained (%llu sliced, %llu with replicas, %llu in parts, %llu in parts "
+      "of slices, %llu with halves, %llu double-buffered), %llu + %llu refused\n",
       (unsigned long long)n->tried, (unsigned long long)n->trained, (unsigned long long)n->sliced,
-      (unsigned long long)n->replicated, (unsigned long long)n->parted,
+      (unsigned long long)n->replicated, (unsigned long long)n->parted, (unsigned long long)n->both,
       (unsigned long long)n->halves, (unsigned long long)n->buffered,
-      (unsigned long long)n->refused, (unsigned long long)n->buffered_refused,
-      (unsigned long long)n->not_executed);
+      (unsigned long long)n->refused, (unsigned long long)n->buffered_refused);
 }
 
 void random_train_many(uint64_t seed, uint32_t n_tries) {
@@ -357,5 +353,5 @@ void random_train_many(uint64_t seed, uint32_t n_tries) {
   (void)putchar('\n');
   random_report(stdout, &n);
   OPI_ASSERT(n.trained > n.tried / 3 && n.refused > n.tried / 10);
-  OPI_ASSERT(n.sliced > 0 && n.replicated > 0 && n.halves > 0 && n.buffered > 0);
+  OPI_ASSERT(n.sliced > 0 && n.replicated > 0 && n.halves > 0 && n.buffered > 0 && n.both > 0);
 }

@@ -15,8 +15,8 @@ typedef struct random_trainer random_trainer;
 
 typedef struct random_count {
   uint64_t tried, trained, refused; /* refused: as it should be */
-  uint64_t sliced, replicated, parted, halves, buffered, buffered_refused; /* of the trained ones */
-  uint64_t not_executed; /* valid, but of a kind that the planner says it does not execute */
+  uint64_t sliced, replicated, parted, both, halves, buffered, buffered_refused; /* of the trained
+                                          ones; both: parts of slices */
 } random_count;
 
 /* Writes the model into `folder`; `statics`: plugins linked in, NULL: those of the build. */

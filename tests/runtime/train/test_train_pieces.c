@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "runtime/trace/trace.h"
+#include "tests/runtime/train/cases.h"
 #include "tests/runtime/train/memory.h"
 
 enum { VOCABULARY = 32 };
@@ -250,9 +251,72 @@ static void test_refusals(void) {
   refuse(&(replicas_case){"1f1b", {3, 1}, 2, 8, 4}, OPIPE_E_INVALID,
          "stage 0 has 3 replicas, which cannot share a micro-batch of 2 rows");
   refuse(&(replicas_case){"chimera", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,
-         "2 replicas and 1 token slice of its own");
-  refuse(&(replicas_case){"terapipe:slices=2", {2, 1}, 2, 8, 2}, OPIPE_E_UNSUPPORTED,
-         "2 token slices of its own");
+         "2 replicas of its own");
+}
+
+/* ---- slices with halves, with replicas, with both ---- */
+
+/* Replicas of 0: one rank for every stage. The order of file: an index in kit_pieces; OPIPE_NONE:
+ * the schedule by name. */
+typedef struct together_case {
+  replicas_case r;
+  uint32_t file;
+  int64_t tokens;
+} together_case;
+
+static void check_together(const char *model, const together_case *t, bool adam) {
+  char name[600], path[512];
+  replicas_case r = t->r;
+  (void)snprintf(path, sizeof path, "%s", model);
+  if (t->file != OPIPE_NONE) {
+    kit_schedule_name(&kit_pieces[t->file], r.n == 0 ? 2 : r.n, r.m, name, sizeof name);
+    r.schedule = name;
+  }
+  if (r.n != 0) {
+    check_one(path, &r, t->tokens, adam);
+    return;
+  }
+  kit k;
+  kit_outcome uncut;
+  const kit_case c = kit_case_of(r.schedule, 2, r.m, adam);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, path, r.rows, t->tokens), &k.err);
+  OPI_ASSERT_OK_FATAL(train_uncut(&k, adam, &uncut), &k.err);
+  check_case(&k, &c, &uncut, t->file == 0 ? "I and W of slices" : "I and W of halves of slices",
+             adam ? 1e-3 : 1e-5);
+  kit_close(&k);
+}
+
+/* Micro-batches of equal and of unequal rows; slices of equal and of unequal tokens; rows that
+ * begin where the device's alignment does not let them. */
+static void test_slices_together(void) {
+  static const together_case cases[] = {
+      {{NULL, {0}, 0, 8, 2}, 1, 8},
+      {{NULL, {0}, 0, 7, 2}, 1, 5},
+      {{NULL, {0}, 0, 7, 3}, 0, 5},
+      {{"terapipe:slices=2", {2, 1}, 2, 8, 2}, OPIPE_NONE, 8},
+      {{"seq1f1b:slices=3", {1, 3}, 2, 14, 4}, OPIPE_NONE, 7},
+      {{"terapipe:lengths=1+4", {2, 1, 2}, 3, 7, 2}, OPIPE_NONE, 5},
+      {{NULL, {2, 1}, 2, 9, 2}, 0, 5},
+      {{NULL, {1, 2}, 2, 9, 2}, 1, 5}, /* 5, 4; then 3, 2 and 2, 2; then parts of these */
+      {{NULL, {2, 3}, 2, 13, 2}, 1, 6}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i)
+    check_together(MODEL, &cases[i], i % 3 == 2);
+}
+
+static void test_slices_together_of_models_of_today(void) {
+  static const char *const models[] = {"llama", "gpt2", "olmo2"};
+  static const together_case cases[] = {{{NULL, {0}, 0, 8, 2}, 1, 7},
+                                        {{"seq1f1b:slices=2", {2, 1}, 2, 8, 2}, OPIPE_NONE, 7},
+                                        {{NULL, {1, 2}, 2, 8, 2}, 1, 7}};
+  for (size_t i = 0; i < OPI_COUNT(models); ++i) {
+    char path[80];
+    (void)snprintf(path, sizeof path, "models/modern/%s/train/model.onnx", models[i]);
+    const char *file = opi_test_shared(path);
+    for (size_t c = 0; file != NULL && c < OPI_COUNT(cases); ++c) {
+      if (opi_test_covers(i + 2 * c, opi_test_sparse(2)))
+        check_together(file, &cases[c], false);
+    }
+  }
 }
 
 /* ---- all else that a session does ---- */
@@ -281,7 +345,10 @@ static void step_and_evaluate(kit *k, const kit_case *c, const kit_batch *batch,
 /* A plan that was written and read trains and evaluates as before. */
 static void test_evaluate(void) {
   static const replicas_case cases[] = {{"1f1b", {2, 1, 3}, 3, 7, 2},
-                                        {"chimera:concat=halving", {0}, 0, 7, 2}};
+                                        {"chimera:concat=halving", {0}, 0, 7, 2},
+                                        {NULL, {0}, 0, 7, 2}}; /* slices with halves */
+  char name[600];
+  kit_schedule_name(&kit_pieces[1], 2, 2, name, sizeof name);
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     kit k;
     kit_batch batch;
@@ -289,6 +356,7 @@ static void test_evaluate(void) {
     kit_case c = with_replicas(&cases[i], false);
     const kit_case one = kit_case_of("gpipe", 1, 1, false);
     c.n_ranks = i == 0 ? 0 : 2;
+    c.schedule = cases[i].schedule == NULL ? name : cases[i].schedule;
     c.spec.recompute = i == 0 ? OPI_RECOMPUTE_STAGE : OPI_RECOMPUTE_BLOCK;
     OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, 7, 5), &k.err);
     OPI_ASSERT_OK_FATAL(kit_batch_random(&k, &c, VOCABULARY, 7, &batch), &k.err);
@@ -308,7 +376,9 @@ static void test_evaluate(void) {
 }
 
 static void test_written_and_read(void) {
-  static const replicas_case cases[] = {{"zb-h1", {2, 1, 3}, 3, 7, 2}, {"zbv", {1, 2}, 2, 4, 2}};
+  static const replicas_case cases[] = {{"zb-h1", {2, 1, 3}, 3, 7, 2},
+                                        {"zbv", {1, 2}, 2, 4, 2},
+                                        {"terapipe:slices=2", {1, 2}, 2, 4, 2}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     kit k;
     kit_outcome before, after;
@@ -333,4 +403,6 @@ OPI_TEST_MAIN("pieces of micro-batches", OPI_TEST(test_halves), OPI_TEST(test_ha
               OPI_TEST(test_one_row), OPI_TEST(test_one_row_beside_two),
               OPI_TEST(test_models_of_today), OPI_TEST(test_replicas),
               OPI_TEST(test_double_buffered), OPI_TEST(test_replicas_of_models_of_today),
-              OPI_TEST(test_refusals), OPI_TEST(test_evaluate), OPI_TEST(test_written_and_read))
+              OPI_TEST(test_refusals), OPI_TEST(test_slices_together),
+              OPI_TEST(test_slices_together_of_models_of_today), OPI_TEST(test_evaluate),
+              OPI_TEST(test_written_and_read))

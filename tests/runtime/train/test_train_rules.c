@@ -378,7 +378,58 @@ static void test_drains_are_proven(void) {
   end_lists(&b);
 }
 
+/* ---- sums over replicas ---- */
+
+/* Two stages with a replica of each on either rank: rank 0 is done with stage 0 first, rank 1 with
+ * stage 1. */
+static const char *const CROSSED =
+    "csv:text=#sync=eager\n"
+    "rank 0: 0F0 0F2 0B0 0B2 1@1F1 1@1B1 1@1F3 1@1B3\n"
+    "rank 1: 1F0 1B0 1F2 1B2 0@1F1 0@1F3 0@1B1 0@1B3\n";
+
+/* The rank's k-th sum. */
+static opi_step *sum_of(opi_lists *l, uint32_t rank, uint32_t k) {
+  uint32_t i = l->rank_first[rank];
+  while (i < l->rank_first[rank + 1] && (l->steps[i].kind != OPI_ACT_REDUCE || k-- > 0))
+    ++i;
+  return i == l->rank_first[rank + 1] ? NULL : &l->steps[i];
+}
+
+static void test_sums_stand_in_one_order(void) {
+  for (uint32_t rule = 0; rule < RULES; ++rule) {
+    bench b;
+    make_lists(&b, CROSSED, rule);
+    OPI_ASSERT_INT(b.lists->n_meetings, 2);
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      OPI_ASSERT_FATAL(sum_of(b.lists, rank, 1) != NULL);
+      OPI_ASSERT_INT(sum_of(b.lists, rank, 0)->stage, 1);
+      OPI_ASSERT_INT(sum_of(b.lists, rank, 1)->stage, 0);
+    }
+    opi_step *first = sum_of(b.lists, 1, 0), *second = sum_of(b.lists, 1, 1);
+    const opi_step held = *first;
+    *first = *second;
+    *second = held;
+    OPI_ASSERT_ERROR(opi_lists_prove(&b.model->piece_plan, b.lists, b.model->cuts[0],
+                                     opi_allocator_system(), &b.k.err),
+                     OPIPE_E_INVALID, &b.k.err, "to the sum of stage 0's gradients and at step");
+    end_lists(&b);
+  }
+}
+
+static void test_crossed_sums_run(void) {
+  kit k;
+  kit_outcome a, b;
+  const kit_case c = kit_case_of(CROSSED, 2, M, true);
+  OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_train(&k, &c, CLASSES, 0, &a), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_train(&k, &c, CLASSES, OPIPE_SESSION_REFERENCE, &b), &k.err);
+  kit_compare("sums of two stages that cross", &a, &b, 0);
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("training under the rules of transports", OPI_TEST(test_every_rule),
               OPI_TEST(test_replicas), OPI_TEST(test_double_buffered),
               OPI_TEST(test_skips_over_the_step), OPI_TEST(test_orders_that_differ),
-              OPI_TEST(test_bodies_that_differ), OPI_TEST(test_drains_are_proven))
+              OPI_TEST(test_bodies_that_differ), OPI_TEST(test_drains_are_proven),
+              OPI_TEST(test_sums_stand_in_one_order), OPI_TEST(test_crossed_sums_run))

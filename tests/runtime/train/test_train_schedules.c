@@ -46,6 +46,18 @@ static void test_uneven_rows(void) {
   OPI_ASSERT(tally.passed * 5 > opi_test_covered(kit_n_schedules, opi_test_sparse(4)) * 3);
 }
 
+/* Token slices whose weights' gradients come later, with and without halves of the rows. */
+static void test_pieces_together(void) {
+  kit_tally tally = {.passed = 0};
+  kit_bench b;
+  OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &kit_subjects[1], &kit_computes[0], UNEVEN), &b.k.err);
+  for (size_t s = 0; s < OPI_COUNT(kit_pieces); ++s)
+    kit_case_run(&b, &kit_pieces[s], s == 0 ? 4 : 2, 3, s % 2, &tally);
+  kit_bench_close(&b);
+  kit_tally_print("pieces together", &tally);
+  OPI_ASSERT(tally.failed == 0 && tally.passed == OPI_COUNT(kit_pieces));
+}
+
 /* Half types: token slices, and a schedule of each kind. */
 static void test_half_types(void) {
   for (size_t c = 1; c < OPI_COUNT(kit_computes); ++c) {
@@ -102,5 +114,5 @@ static void test_t5(void) {
 }
 
 OPI_TEST_MAIN("training schedules", OPI_TEST(test_every_schedule), OPI_TEST(test_uneven_rows),
-              OPI_TEST(test_half_types), OPI_TEST(test_llama), OPI_TEST(test_gpt2),
-              OPI_TEST(test_bert), OPI_TEST(test_t5))
+              OPI_TEST(test_pieces_together), OPI_TEST(test_half_types), OPI_TEST(test_llama),
+              OPI_TEST(test_gpt2), OPI_TEST(test_bert), OPI_TEST(test_t5))
