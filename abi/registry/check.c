@@ -128,7 +128,7 @@ typedef struct table_rule {
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] =
         {OPIPE_BACKEND_ID,
-         OPIPE_END(opipe_backend, event_elapsed),
+         OPIPE_END(opipe_backend, sum),
          OPIPE_END(opipe_backend, run),
          {{offsetof(opipe_backend, params_create_owned), OPIPE_END(opipe_backend, update)},
           {offsetof(opipe_backend, host_alloc), OPIPE_END(opipe_backend, host_free)},
@@ -142,11 +142,12 @@ static const table_rule rules[] = {
                              {{0, 0}}},
     [OPIPE_KIND_TRANSPORT] =
         {OPIPE_TRANSPORT_ID,
-         OPIPE_END(opipe_transport, memory_free),
+         OPIPE_END(opipe_transport, collect_test),
          OPIPE_END(opipe_transport, abort),
          {{offsetof(opipe_transport, group_open), OPIPE_END(opipe_transport, group_test)},
           {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)},
-          {offsetof(opipe_transport, memory_alloc), OPIPE_END(opipe_transport, memory_free)}}},
+          {offsetof(opipe_transport, memory_alloc), OPIPE_END(opipe_transport, memory_free)},
+          {offsetof(opipe_transport, collective_open), OPIPE_END(opipe_transport, collect_test)}}},
 };
 
 size_t opi_table_room(uint32_t kind) {

@@ -195,6 +195,8 @@ opipe_status cpu_add(opipe_queue *queue, const opipe_region *dst, const opipe_re
 opipe_status cpu_sum_squares(opipe_queue *queue, const opipe_region *dst, const opipe_region *src,
                              opipe_error *err);
 opipe_status cpu_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
+opipe_status cpu_sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                     const opipe_region *src, uint32_t n, opipe_error *err);
 
 opipe_status cpu_bind(opipe_device *device, const opipe_bind_params *params,
                       opipe_binding **out_binding, opipe_error *err);

@@ -6,7 +6,7 @@
 #include "cpu.h"
 
 const opipe_backend cpu_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, buffer_import),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum),
     .device_count = cpu_device_count,
     .device_query = cpu_device_query,
     .device_open = cpu_device_open,
@@ -54,6 +54,7 @@ const opipe_backend cpu_backend_table = {
     .sum_squares = cpu_sum_squares,
     .update = cpu_update,
     .buffer_import = cpu_buffer_import,
+    .sum = cpu_sum,
 };
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,

@@ -20,7 +20,7 @@
 #include <time.h>
 
 /* Devices from HOST_DEVICES on have memory without host addresses. */
-enum { HOST_DEVICES = 16, DEVICES = 32, STAGES_MOST = 256, SCALARS_MOST = 24 };
+enum { HOST_DEVICES = 16, DEVICES = 32, STAGES_MOST = 256, SCALARS_MOST = 24, SOURCES_MOST = 16 };
 enum { QUEUED_MOST = 65536, QUEUED_PLAIN = 4096 };
 
 struct opipe_instance {
@@ -76,14 +76,16 @@ struct work {
   const void *from;   /* host memory */
   void *to;
   const int64_t *scalars;
-  uint64_t count;     /* of a run: its number on the device */
-  uint64_t queued_ns; /* clock at the call */
-  uint64_t at_ns;     /* of a record that was done: clock when the event is complete */
-  uint32_t slot, n_scalars;
+  const opipe_region *sources; /* of a sum: the inner backend's */
+  uint64_t count;              /* of a run: its number on the device */
+  uint64_t queued_ns;          /* clock at the call */
+  uint64_t at_ns;              /* of a record that was done: clock when the event is complete */
+  uint32_t slot, n_scalars, n_sources, dtype;
   bool at_once; /* takes no place in modelled time */
   union {
     opipe_update update;
-    int64_t scalars[SCALARS_MOST]; /* where an asynchronous queue keeps them */
+    int64_t scalars[SCALARS_MOST];      /* where an asynchronous queue keeps them */
+    opipe_region sources[SOURCES_MOST]; /* the same */
   } copied;
 };
 
@@ -274,6 +276,8 @@ opipe_status emudev_add(opipe_queue *queue, const opipe_region *dst, const opipe
 opipe_status emudev_sum_squares(opipe_queue *queue, const opipe_region *dst,
                                 const opipe_region *src, opipe_error *err);
 opipe_status emudev_update(opipe_queue *queue, const opipe_update *update, opipe_error *err);
+opipe_status emudev_sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                        const opipe_region *src, uint32_t n, opipe_error *err);
 
 /* params.c, for train.c: an empty wrapper of a set of n; and what becomes of it */
 opipe_params *emudev_params_wrap(opipe_device *device, uint32_t n, opipe_error *err);

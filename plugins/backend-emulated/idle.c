@@ -12,6 +12,16 @@ static bool is_master(const opipe_params *params, const opipe_buffer *inner) {
   return false;
 }
 
+static bool is_among(const opipe_region *regions, size_t n, const target *object) {
+  for (size_t i = 0; i < n; ++i) {
+    const opipe_buffer *inner = regions[i].buffer;
+    if (inner != NULL &&
+        (inner == object->buffer || (object->params != NULL && is_master(object->params, inner))))
+      return true;
+  }
+  return false;
+}
+
 static bool uses(const work *w, const target *object) {
   const opipe_params *set = object->params;
   if (object->binding != NULL)
@@ -20,12 +30,8 @@ static bool uses(const work *w, const target *object) {
     return w->binding->params == set || w->binding->gradients == set;
   if (set != NULL && w->params == set)
     return true;
-  for (size_t i = 0; i < sizeof w->regions / sizeof w->regions[0]; ++i) {
-    const opipe_buffer *inner = w->regions[i].buffer;
-    if (inner != NULL && (inner == object->buffer || (set != NULL && is_master(set, inner))))
-      return true;
-  }
-  return false;
+  return is_among(w->regions, sizeof w->regions / sizeof w->regions[0], object) ||
+         is_among(w->sources, w->n_sources, object);
 }
 
 /* Behind the last operation of the queue that uses it; 0: none does. */

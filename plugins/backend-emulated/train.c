@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training slots: the inner backend's. The work of an optimizer step takes no modelled time. */
+#include <opipe/collect.h>
+
 #include "emulated.h"
 
 static opipe_status check_trains(const opipe_device *device, opipe_error *err) {
@@ -158,5 +160,34 @@ opipe_status emudev_update(opipe_queue *queue, const opipe_update *update, opipe
   w.regions[1] = emudev_region(&update->gradient);
   w.regions[2] = emudev_region(&update->first);
   w.regions[3] = emudev_region(&update->second);
+  return emudev_do(queue, &w, err);
+}
+
+/* ---- sums ---- */
+
+static opipe_status sum_now(opipe_queue *queue, const work *w, opipe_error *err) {
+  return queue->self->inner->sum(queue->inner, w->dtype, &w->regions[0], w->sources, w->n_sources,
+                                 err);
+}
+
+opipe_status emudev_sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                        const opipe_region *src, uint32_t n, opipe_error *err) {
+  const opipe_backend *inner = queue->self->inner;
+  work w = {.act = sum_now, .regions = {emudev_region(dst)}, .dtype = dtype, .n_sources = n};
+  if (!OPIPE_HAS(inner, opipe_backend, sum) || inner->sum == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "backend 'emulated': the backend that it builds on adds no regions");
+  }
+  if (opipe_sum_size(dtype) == 0) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "sum of %s: it is no type that is added",
+                      opipe_dtype_name(dtype));
+  }
+  if (n > SOURCES_MOST) {
+    return opipe_fail(err, OPIPE_E_LIMIT, "emulated device: a sum of %u regions, at most %d", n,
+                      SOURCES_MOST);
+  }
+  for (uint32_t i = 0; i < n; ++i)
+    w.copied.sources[i] = emudev_region(&src[i]);
+  w.sources = w.copied.sources;
   return emudev_do(queue, &w, err);
 }

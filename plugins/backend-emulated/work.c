@@ -27,6 +27,8 @@ opipe_status emudev_push(opipe_queue *queue, const work *w, opipe_error *err) {
     memcpy(slot->copied.scalars, w->scalars, w->n_scalars * sizeof *w->scalars);
     slot->scalars = slot->copied.scalars;
   }
+  if (w->n_sources != 0)
+    slot->sources = slot->copied.sources; /* copied with it */
   ++queue->n_queued;
   (void)pthread_cond_signal(&queue->posted);
   return OPIPE_OK;

@@ -33,12 +33,13 @@ void emutrans_ring_locked(opipe_world *world, uint32_t rank) {
 static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err) {
   (void)self;
   /* The weaker of its rules: a plan that holds under it holds under the other. */
-  const opipe_transport_info full = {.rule = OPIPE_RULE_STREAM,
-                                     .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_REDUCES,
-                                     .fence_kinds = 1u << OPIPE_FENCE_NONE,
-                                     .latency_ns = 1000,
-                                     .bandwidth = 1e10};
+  const opipe_transport_info full = {
+      .rule = OPIPE_RULE_STREAM,
+      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
+      .flags = OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_COLLECTIVES,
+      .fence_kinds = 1u << OPIPE_FENCE_NONE,
+      .latency_ns = 1000,
+      .bandwidth = 1e10};
   return opipe_transport_tell(io_info, &full, err);
 }
 
@@ -88,6 +89,7 @@ static opipe_status world_open(opipe_instance *self, const opipe_world_params *p
                                         .circle_align = ALIGN,
                                         .member_bytes = sizeof(member),
                                         .member_align = ALIGN}};
+  world->collectives = world->reductions;
   if (pthread_mutex_init(&world->lock, NULL) != 0) {
     status = opipe_fail(err, OPIPE_E_NOMEM, "a world: no lock could be made");
     goto fail;
@@ -305,7 +307,11 @@ static const opipe_transport transport_table = {.struct_size = (uint32_t)sizeof(
                                                 .endpoint_ready = endpoint_ready,
                                                 .notify = notify,
                                                 .batch_begin = emutrans_batch_begin,
-                                                .batch_end = emutrans_batch_end};
+                                                .batch_end = emutrans_batch_end,
+                                                .collective_open = emutrans_collective_open,
+                                                .collective_close = emutrans_collective_close,
+                                                .collect = emutrans_collect,
+                                                .collect_test = emutrans_collect_test};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

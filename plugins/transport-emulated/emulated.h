@@ -104,17 +104,16 @@ struct opipe_memory {
 };
 
 typedef struct member {
-  void *data;
   uint64_t given, taken; /* rounds */
-  uint64_t n_elems;
-  uint32_t dtype;
-  opipe_event *done;
+  opipe_collect what;    /* of the round */
+  uint64_t n_values;
+  opipe_span *from, *to; /* [n_regions] of the lists */
 } member;
 
 typedef struct reduction {
   opipe_circle base;          /* its members: member */
   uint64_t n_given, n_summed; /* n_given: contributions since the start */
-  uint64_t at_ns;             /* when the sum of the round at hand is there */
+  uint64_t at_ns;             /* when the round at hand has taken its time */
 } reduction;
 
 struct opipe_world {
@@ -128,7 +127,7 @@ struct opipe_world {
   opipe_endpoint **endpoints; /* [n_ranks] */
   opipe_wires wires;
   channel *channels;
-  opipe_circles reductions;
+  opipe_circles reductions, collectives;
 };
 
 /* options.c */
@@ -169,6 +168,14 @@ opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const op
                                  uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                  opipe_event *done, opipe_error *err);
 opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+opipe_status emutrans_collective_open(opipe_endpoint *endpoint,
+                                      const opipe_collective_params *params,
+                                      opipe_collective **out_collective, opipe_error *err);
+void emutrans_collective_close(opipe_collective *collective);
+opipe_status emutrans_collect(opipe_collective *collective, uint64_t sequence,
+                              const opipe_collect *collect, opipe_error *err);
+opipe_status emutrans_collect_test(opipe_collective *collective, uint64_t sequence,
+                                   opipe_error *err);
 
 /* What was offered is sent once its receive stands; lock held. */
 opipe_status emutrans_meet(opipe_world *world, wire *wire, cell *c, uint64_t sequence,

@@ -1,24 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions in modelled time: once every member has given its values, the sum is there after the
- * time that it takes over a ring of the n members, 2 (n - 1) messages of a n-th of the bytes each,
- * behind the bytes of other reductions in which one of its ranks takes part; whoever looks first
- * then adds it up, member after member in their order, and writes it to all of them. Everything
- * under the world's lock.
+/* Reductions and collects in modelled time: once every member has given its values, they are over
+ * after the time that they take over a ring of the n members (an all-reduce 2 (n - 1) messages of a
+ * n-th of the bytes each, the others n - 1 messages of the largest part each), behind the bytes of
+ * others in which one of their ranks takes part; whoever looks first then adds up, member after
+ * member in their order, and writes to all of them. Everything under the world's lock. An
+ * all-reduce is a collect of one region.
  */
 #include "emulated.h"
 
 struct opipe_group {
   reduction *reduction;
   opipe_endpoint *endpoint;
-  uint64_t n_opened; /* of its endpoint, when it was opened */
+  opipe_collective_params params; /* without ranks */
+  uint64_t n_opened;              /* of its endpoint, when it was opened */
   uint32_t index;
+  bool collects;
+  opipe_region region; /* of all-reduce: its only one */
+  opipe_span *spans;   /* [2 * n_regions] the member's */
+  opipe_cursor *walks; /* [2 * n members] over all members' from, then to */
 };
 
-static member *members_of(const reduction *r) {
-  return r->base.members;
+struct opipe_collective {
+  opipe_group group;
+};
+
+static member *members_of(const opipe_group *group) {
+  return group->reduction->base.members;
+}
+
+static member *me_of(const opipe_group *group) {
+  return members_of(group) + group->index;
 }
 
 /* ---- set-up ---- */
+
+static opipe_status make_room(opipe_group *group, opipe_error *err) {
+  const opipe_host *host = group->endpoint->world->host;
+  const uint64_t n = group->reduction->base.n, n_regions = group->params.n_regions;
+  member *me = me_of(group);
+  group->spans = opipe_zeroed(host, "a group", 2 * n_regions * sizeof *group->spans, ALIGN, err);
+  group->walks = opipe_zeroed(host, "a group", 2 * n * sizeof *group->walks, ALIGN, err);
+  if (group->spans == NULL || group->walks == NULL)
+    return OPIPE_E_NOMEM;
+  me->from = group->spans;
+  me->to = group->spans + n_regions;
+  return OPIPE_OK;
+}
+
+static void leave(opipe_group *group) {
+  opipe_world *world = group->endpoint->world;
+  if (group->reduction == NULL)
+    return;
+  const uint64_t n = group->reduction->base.n, n_regions = group->params.n_regions;
+  opipe_free(world->host, group->spans, 2 * n_regions * sizeof *group->spans, ALIGN);
+  opipe_free(world->host, group->walks, 2 * n * sizeof *group->walks, ALIGN);
+  pthread_mutex_lock(&world->lock);
+  opipe_circle_leave(group->collects ? &world->collectives : &world->reductions,
+                     &group->reduction->base);
+  pthread_mutex_unlock(&world->lock);
+}
 
 opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                                  uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
@@ -28,179 +68,297 @@ opipe_status emutrans_group_open(opipe_endpoint *endpoint, const uint32_t *ranks
   if (group == NULL)
     return OPIPE_E_NOMEM;
   group->endpoint = endpoint;
+  group->params = (opipe_collective_params){.n_bytes = n_bytes, .n_regions = 1};
   pthread_mutex_lock(&world->lock);
-  const opipe_status status = opipe_circle_join(&world->reductions, endpoint->rank, ranks, n_ranks,
-                                                n_bytes, &circle, &group->index, err);
+  opipe_status status = opipe_circle_join(&world->reductions, endpoint->rank, ranks, n_ranks,
+                                          n_bytes, &circle, &group->index, err);
   if (status == OPIPE_OK)
     group->n_opened = emutrans_opened(endpoint);
   pthread_mutex_unlock(&world->lock);
-  if (status < 0) {
-    opipe_free(world->host, group, sizeof *group, ALIGN);
-    return status;
-  }
   group->reduction = (reduction *)circle;
-  *out_group = group;
-  return OPIPE_OK;
+  if (status >= 0)
+    status = make_room(group, err);
+  if (status < 0)
+    emutrans_group_close(group);
+  else
+    *out_group = group;
+  return status;
 }
 
 void emutrans_group_close(opipe_group *group) {
   if (group == NULL)
     return;
-  opipe_world *world = group->endpoint->world;
+  leave(group);
+  opipe_free(group->endpoint->world->host, group, sizeof *group, ALIGN);
+}
+
+opipe_status emutrans_collective_open(opipe_endpoint *endpoint,
+                                      const opipe_collective_params *params,
+                                      opipe_collective **out_collective, opipe_error *err) {
+  opipe_world *world = endpoint->world;
+  opipe_circle *circle = NULL;
+  opipe_collective *c = opipe_zeroed(world->host, "a group", sizeof *c, ALIGN, err);
+  if (c == NULL)
+    return OPIPE_E_NOMEM;
+  c->group.endpoint = endpoint;
+  c->group.collects = true;
   pthread_mutex_lock(&world->lock);
-  opipe_circle_leave(&world->reductions, &group->reduction->base);
+  opipe_status status =
+      opipe_circle_meet(&world->collectives, endpoint->rank, params, &circle, &c->group.index, err);
+  if (status == OPIPE_OK)
+    c->group.n_opened = emutrans_opened(endpoint);
   pthread_mutex_unlock(&world->lock);
-  opipe_free(world->host, group, sizeof *group, ALIGN);
-}
-
-/* ---- rounds; lock held ---- */
-
-/* Element after element over all members in order, written to all of them. */
-static void add_up(const reduction *r, uint64_t n_elems, uint32_t dtype) {
-  for (uint64_t i = 0; i < n_elems; ++i) {
-    double wide = 0;
-    float narrow = 0;
-    for (uint32_t m = 0; m < r->base.n; ++m) {
-      if (dtype == OPIPE_DOUBLE) {
-        const double value = ((const double *)members_of(r)[m].data)[i];
-        wide = m == 0 ? value : wide + value;
-      } else {
-        const float value = ((const float *)members_of(r)[m].data)[i];
-        narrow = m == 0 ? value : narrow + value;
-      }
-    }
-    for (uint32_t m = 0; m < r->base.n; ++m) {
-      if (dtype == OPIPE_DOUBLE)
-        ((double *)members_of(r)[m].data)[i] = wide;
-      else
-        ((float *)members_of(r)[m].data)[i] = narrow;
-    }
+  c->group.reduction = (reduction *)circle;
+  if (status >= 0) {
+    c->group.params = (opipe_collective_params){.n_ranks = params->n_ranks,
+                                                .id = params->id,
+                                                .n_bytes = params->n_bytes,
+                                                .n_regions = params->n_regions};
+    status = make_room(&c->group, err);
   }
-}
-
-static opipe_status check_round(const opipe_group *group, uint64_t sequence,
-                                const opipe_region *region, uint64_t n_elems, uint32_t dtype,
-                                opipe_error *err) {
-  const reduction *r = group->reduction;
-  const member *me = &members_of(r)[group->index];
-  const opipe_status status = opipe_reduce_check(r->base.n_bytes, region, n_elems, dtype, err);
-  if (status == OPIPE_OK && me->given != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE, "all_reduce: round %llu where rank %u is at round %llu",
-                      (unsigned long long)sequence, group->endpoint->rank,
-                      (unsigned long long)me->given);
-  }
+  if (status < 0)
+    emutrans_collective_close(c);
+  else
+    *out_collective = c;
   return status;
 }
 
-static uint64_t ring_rounds(const reduction *r) {
-  return 2 * (uint64_t)(r->base.n - 1);
+void emutrans_collective_close(opipe_collective *c) {
+  if (c == NULL)
+    return;
+  leave(&c->group);
+  opipe_free(c->group.endpoint->world->host, c, sizeof *c, ALIGN);
 }
 
-/* The ranks of a group add up the bytes of one reduction after the other: when they have these. */
-static uint64_t book_links(const opipe_group *group, uint64_t n_bytes) {
+/* ---- time; lock held ---- */
+
+/* Messages that go around the ring one after the other, and the bytes of each. */
+static uint64_t ring_messages(const opipe_group *group, double *out_bytes) {
+  const member *m = members_of(group);
+  const uint64_t size = opipe_collect_size(m->what.kind, m->what.dtype);
+  const uint32_t n = group->reduction->base.n;
+  uint64_t most = 0;
+  if (m->what.kind == OPIPE_COLLECT_ALL_REDUCE) {
+    *out_bytes = (double)(m->n_values * size) / n;
+    return 2 * (uint64_t)(n - 1);
+  }
+  for (uint32_t i = 0; i < n; ++i)
+    most = m->what.parts[i] > most ? m->what.parts[i] : most;
+  *out_bytes = (double)(most * size);
+  return n - 1;
+}
+
+/* The ranks of a group pass on the bytes of one round after the other: when they have these, and
+ * they have arrived. */
+static uint64_t end_of_round(const opipe_group *group) {
   const reduction *r = group->reduction;
   const opipe_world *world = group->endpoint->world;
-  const double bytes_per_ns = world->options.bytes_per_ns;
-  const uint64_t n_rounds = ring_rounds(r);
+  double bytes = 0;
+  const uint64_t n_messages = ring_messages(group, &bytes);
+  const double ns = world->options.bytes_per_ns > 0
+                        ? (double)n_messages * bytes / world->options.bytes_per_ns
+                        : 0;
   uint64_t at = emutrans_now();
   for (uint32_t i = 0; i < r->base.n; ++i) {
     const opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
     at = e != NULL && e->sums_free_ns > at ? e->sums_free_ns : at;
   }
-  at += bytes_per_ns > 0 ? (uint64_t)((double)n_rounds * (double)n_bytes / r->base.n / bytes_per_ns)
-                         : 0;
+  at += (uint64_t)ns;
   for (uint32_t i = 0; i < r->base.n; ++i) {
     if (world->endpoints[r->base.ranks[i]] != NULL)
       world->endpoints[r->base.ranks[i]]->sums_free_ns = at;
   }
-  return at;
+  return at + n_messages * world->options.latency_ns;
 }
 
-static void give(const opipe_group *group, const member *what) {
-  reduction *r = group->reduction;
-  member *me = &members_of(r)[group->index];
-  const uint64_t round = me->given;
-  me->data = what->data;
-  me->n_elems = what->n_elems;
-  me->dtype = what->dtype;
-  me->done = what->done;
-  me->given = round + 1;
-  if (++r->n_given != (round + 1) * r->base.n)
-    return;
-  r->at_ns = book_links(group, what->n_elems * opipe_reduce_size(what->dtype)) +
-             ring_rounds(r) * group->endpoint->world->options.latency_ns;
-  for (uint32_t i = 0; i < r->base.n; ++i) {
-    opipe_endpoint *e = group->endpoint->world->endpoints[r->base.ranks[i]];
-    if (e != NULL && r->at_ns < e->next_ns)
-      e->next_ns = r->at_ns; /* a waiter wakes for it */
-    emutrans_ring_locked(group->endpoint->world, r->base.ranks[i]);
+/* ---- rounds; lock held ---- */
+
+static opipe_collect_head head_of(const opipe_group *group, uint32_t i) {
+  const member *m = members_of(group) + i;
+  return (opipe_collect_head){.rank = group->reduction->base.ranks[i],
+                              .kind = m->what.kind,
+                              .dtype = m->what.dtype,
+                              .n_values = m->n_values,
+                              .parts = m->what.parts};
+}
+
+/* Did all members come to the same? */
+static opipe_status agree(const opipe_group *group, uint64_t sequence, opipe_error *err) {
+  const opipe_collect_head own = head_of(group, group->index);
+  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+    const opipe_collect_head other = head_of(group, i);
+    if (group->collects) {
+      const opipe_status status = opipe_collect_agree(group->params.id, sequence,
+                                                      group->reduction->base.n, &own, &other, err);
+      if (status < 0)
+        return status;
+    } else if (other.n_values != own.n_values || other.dtype != own.dtype) {
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "all_reduce round %llu: the members' counts or types differ; rank %u gave "
+                        "%llu of %s",
+                        (unsigned long long)sequence, own.rank, (unsigned long long)own.n_values,
+                        opipe_dtype_name(own.dtype));
+    }
   }
+  return OPIPE_OK;
 }
 
-opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
-                                 uint64_t n_elems, uint32_t dtype, opipe_event *ready,
-                                 opipe_event *done, opipe_error *err) {
-  opipe_endpoint *e = group->endpoint;
-  member what = {.n_elems = n_elems, .dtype = dtype, .done = done};
-  pthread_mutex_lock(&e->world->lock);
-  opipe_status status = emutrans_check(e->world, err);
-  if (status == OPIPE_OK)
-    status = emutrans_usable(e, group->n_opened, "all_reduce", err);
-  if (status == OPIPE_OK)
-    status = check_round(group, sequence, region, n_elems, dtype, err);
-  if (status == OPIPE_OK && group->reduction->n_summed < sequence)
-    status = OPIPE_PENDING; /* the round before */
-  if (status == OPIPE_OK)
-    status = emutrans_address(e, region, &what.data, err);
-  if (status == OPIPE_OK && ready != NULL)
-    status = e->backend->event_poll(ready, err);
-  if (status == OPIPE_OK)
-    give(group, &what);
-  pthread_mutex_unlock(&e->world->lock);
+static opipe_status find_list(const opipe_endpoint *e, const opipe_region *list, uint32_t n,
+                              opipe_span *out, opipe_error *err) {
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status >= 0; ++i) {
+    void *data = NULL;
+    status = emutrans_address(e, &list[i], &data, err);
+    out[i] = (opipe_span){data, list[i].n_bytes};
+  }
   return status;
 }
 
-static opipe_status sum_round(const opipe_group *group, uint64_t sequence, opipe_error *err) {
+/* The member has checked what it asks for. */
+static opipe_status give(const opipe_group *group, const opipe_collect *what, uint64_t n_values,
+                         opipe_error *err) {
   reduction *r = group->reduction;
-  const member *me = &members_of(r)[group->index];
+  member *me = me_of(group);
+  opipe_world *world = group->endpoint->world;
+  opipe_status status = find_list(group->endpoint, what->from, what->n_from, me->from, err);
+  if (status == OPIPE_OK)
+    status = find_list(group->endpoint, what->to, what->n_to, me->to, err);
+  if (status == OPIPE_OK && what->ready != NULL)
+    status = group->endpoint->backend->event_poll(what->ready, err);
+  if (status != OPIPE_OK)
+    return status;
+  me->what = *what;
+  me->n_values = n_values;
+  if (++r->n_given != ++me->given * r->base.n)
+    return OPIPE_OK;
+  r->at_ns = end_of_round(group);
+  for (uint32_t i = 0; i < r->base.n; ++i) {
+    opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
+    if (e != NULL && r->at_ns < e->next_ns)
+      e->next_ns = r->at_ns; /* a waiter wakes for it */
+    emutrans_ring_locked(world, r->base.ranks[i]);
+  }
+  return OPIPE_OK;
+}
+
+/* All shares of the round, whoever looks first. */
+static opipe_status do_round(const opipe_group *group, uint64_t sequence, opipe_error *err) {
+  reduction *r = group->reduction;
   opipe_endpoint *e = group->endpoint;
-  if (r->n_given < (sequence + 1) * r->base.n)
+  const uint32_t n = r->base.n;
+  if (r->n_given < (sequence + 1) * n)
     return OPIPE_PENDING;
+  const opipe_status status = agree(group, sequence, err);
+  if (status < 0)
+    return status;
   if (emutrans_now() < r->at_ns) {
     e->next_ns = r->at_ns < e->next_ns ? r->at_ns : e->next_ns;
     return OPIPE_PENDING;
   }
-  for (uint32_t i = 1; i < r->base.n; ++i) {
-    if (members_of(r)[i].n_elems != members_of(r)[0].n_elems ||
-        members_of(r)[i].dtype != members_of(r)[0].dtype) {
-      return opipe_fail(err, OPIPE_E_INVALID,
-                        "all_reduce round %llu: the members' counts or types differ; rank %u gave "
-                        "%llu of %s",
-                        (unsigned long long)sequence, e->rank, (unsigned long long)me->n_elems,
-                        opipe_dtype_name(me->dtype));
-    }
+  for (uint32_t i = 0; i < n; ++i) {
+    const member *m = members_of(group) + i;
+    group->walks[i] = (opipe_cursor){.spans = m->from, .n = m->what.n_from};
+    group->walks[n + i] = (opipe_cursor){.spans = m->to, .n = m->what.n_to};
   }
-  add_up(r, me->n_elems, me->dtype);
+  for (uint32_t i = 0; i < n; ++i) {
+    const member *m = members_of(group) + i;
+    opipe_collect_share(&m->what, n, i, m->n_values, group->walks, group->walks + n);
+  }
   r->n_summed = sequence + 1;
-  for (uint32_t i = 0; i < r->base.n; ++i)
+  for (uint32_t i = 0; i < n; ++i)
     emutrans_ring_locked(e->world, r->base.ranks[i]);
   return OPIPE_OK;
 }
 
-opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
-  reduction *r = group->reduction;
-  member *me = &members_of(r)[group->index];
+static opipe_status check_number(const opipe_group *group, const char *call, uint64_t sequence,
+                                 opipe_error *err) {
+  const member *me = me_of(group);
+  opipe_status status = emutrans_check(group->endpoint->world, err);
+  if (status == OPIPE_OK)
+    status = emutrans_usable(group->endpoint, group->n_opened, call, err);
+  if (status == OPIPE_OK && me->given != sequence) {
+    return opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
+                      (unsigned long long)sequence, group->endpoint->rank,
+                      (unsigned long long)me->given);
+  }
+  if (status == OPIPE_OK && group->collects && me->taken < sequence) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "%s: round %llu of group %llu while round %llu has not ended for rank %u",
+                      call, (unsigned long long)sequence, (unsigned long long)group->params.id,
+                      (unsigned long long)me->taken, group->endpoint->rank);
+  }
+  return status;
+}
+
+static opipe_status finish(opipe_group *group, uint64_t sequence, opipe_error *err) {
+  const reduction *r = group->reduction;
+  member *me = me_of(group);
   opipe_endpoint *e = group->endpoint;
   pthread_mutex_lock(&e->world->lock);
   opipe_status status = emutrans_check(e->world, err);
   if (status == OPIPE_OK && me->taken <= sequence) {
-    if (r->n_summed <= sequence)
-      status = sum_round(group, sequence, err);
+    if (me->given <= sequence)
+      status = OPIPE_PENDING;
+    else if (r->n_summed <= sequence)
+      status = do_round(group, sequence, err);
     if (status == OPIPE_OK) {
       me->taken = sequence + 1;
-      status = emutrans_record(e, &me->done, err);
+      status = emutrans_record(e, &me->what.done, err);
     }
   }
   pthread_mutex_unlock(&e->world->lock);
   return status;
+}
+
+/* ---- the slots ---- */
+
+opipe_status emutrans_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
+                                 uint64_t n_elems, uint32_t dtype, opipe_event *ready,
+                                 opipe_event *done, opipe_error *err) {
+  const opipe_endpoint *e = group->endpoint;
+  const opipe_collect what = {.kind = OPIPE_COLLECT_ALL_REDUCE,
+                              .dtype = dtype,
+                              .n_from = 1,
+                              .n_to = 1,
+                              .from = &group->region,
+                              .to = &group->region,
+                              .ready = ready,
+                              .done = done};
+  opipe_status status = opipe_reduce_check(group->params.n_bytes, region, n_elems, dtype, err);
+  if (status < 0)
+    return status;
+  pthread_mutex_lock(&e->world->lock);
+  status = check_number(group, "all_reduce", sequence, err);
+  if (status == OPIPE_OK && group->reduction->n_summed < sequence)
+    status = OPIPE_PENDING; /* the round before */
+  if (status == OPIPE_OK) {
+    group->region =
+        (opipe_region){region->buffer, region->offset_bytes, n_elems * opipe_reduce_size(dtype)};
+    status = give(group, &what, n_elems, err);
+  }
+  pthread_mutex_unlock(&e->world->lock);
+  return status;
+}
+
+opipe_status emutrans_group_test(opipe_group *group, uint64_t sequence, opipe_error *err) {
+  return finish(group, sequence, err);
+}
+
+opipe_status emutrans_collect(opipe_collective *collective, uint64_t sequence,
+                              const opipe_collect *collect, opipe_error *err) {
+  const opipe_group *group = &collective->group;
+  uint64_t n_values = 0;
+  pthread_mutex_lock(&group->endpoint->world->lock);
+  opipe_status status = check_number(group, "collect", sequence, err);
+  if (status == OPIPE_OK)
+    status = opipe_collect_check(&group->params, group->index, collect, &n_values, err);
+  if (status == OPIPE_OK)
+    status = give(group, collect, n_values, err);
+  pthread_mutex_unlock(&group->endpoint->world->lock);
+  return status;
+}
+
+opipe_status emutrans_collect_test(opipe_collective *collective, uint64_t sequence,
+                                   opipe_error *err) {
+  return finish(&collective->group, sequence, err);
 }

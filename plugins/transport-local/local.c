@@ -33,7 +33,8 @@ static opipe_status local_info(opipe_instance *self, opipe_transport_info *io_in
   (void)self;
   const opipe_transport_info full = {.rule = OPIPE_RULE_TAG,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES,
+                                     .flags = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES |
+                                              OPIPE_TRANSPORT_COLLECTIVES | OPIPE_TRANSPORT_QUEUED,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .max_ranks = 0,
                                      .latency_ns = 500,
@@ -80,6 +81,7 @@ static opipe_status local_world_open(opipe_instance *self, const opipe_world_par
                                       .circle_align = _Alignof(reduction),
                                       .member_bytes = sizeof(member),
                                       .member_align = _Alignof(member)};
+  world->collectives = world->reductions;
   world->endpoints =
       opipe_zeroed(host, "a world", table_bytes, _Alignof(_Atomic(opipe_endpoint *)), err);
   if (world->endpoints == NULL) {
@@ -204,7 +206,7 @@ static void local_memory_drop(opipe_memory *memory) {
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = local_info,
     .world_info = local_world_info,
     .endpoint_ready = local_endpoint_ready,
@@ -228,7 +230,11 @@ static const opipe_transport transport_table = {
     .all_reduce = local_all_reduce,
     .group_test = local_group_test,
     .abort = local_abort,
-    .notify = local_notify};
+    .notify = local_notify,
+    .collective_open = local_collective_open,
+    .collective_close = local_collective_close,
+    .collect = local_collect,
+    .collect_test = local_collect_test};
 
 static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
                                opipe_error *err) {

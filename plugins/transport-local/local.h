@@ -97,38 +97,49 @@ struct opipe_memory {
   opipe_buffer *buffer;
 };
 
-/* A member's place in a group; on a line of its own. */
+/* A member's place in a group; on a line of its own. Read by others from when it has given until it
+ * has taken. */
 typedef struct member {
   alignas(LINE_BYTES) _Atomic uint64_t given; /* q + 1: contribution q stands */
-  _Atomic uint64_t added;                     /* q + 1: its share of round q is summed */
+  _Atomic uint64_t added;                     /* q + 1: its share of round q is done */
   uint64_t taken;                             /* q + 1: own thread: it has seen that q is done */
-  void *data;
-  uint64_t n_elems;
-  uint32_t dtype;
-  opipe_event *done;
-  opipe_region region; /* near: its values, behind `ready` */
-  opipe_event *ready;
+  opipe_collect what;                         /* of the round */
+  uint64_t n_values;
+  opipe_span *from, *to; /* [n_regions] the lists, where they are added */
+  uint32_t n_from, n_to; /* spans */
+  opipe_event *ready;    /* near: its values are valid behind it */
 } member;
 
 typedef struct reduction {
   opipe_circle base;                            /* its members: member */
   alignas(LINE_BYTES) _Atomic uint64_t n_given; /* contributions since the start */
-  _Atomic uint64_t n_added;                     /* shares summed since the start */
+  _Atomic uint64_t n_added;                     /* shares done since the start */
 } reduction;
 
+/* A member's own side of a group; of all-reduces of one region, or of collects. */
 struct opipe_group {
   reduction *reduction;
   opipe_endpoint *endpoint;
-  uint32_t index; /* of this rank among the members */
+  opipe_collective_params params; /* without ranks */
+  uint32_t index;                 /* of this rank among the members */
+  bool collects;
+  opipe_region region;  /* of all-reduce: its only one */
+  opipe_span *spans;    /* [2 * n_regions] the member's */
+  opipe_cursor *walks;  /* [2 * n members] own thread: over all members' from, then to */
+  borrowed *borrowed;   /* [n members] near */
+  opipe_region *pieces; /* [n members] near */
   /* Of a member whose values have no host address, own thread: they are summed here. */
-  char *bounce;        /* NULL: not made yet */
-  opipe_event *moved;  /* behind the last copy to or from the bounce */
-  opipe_region region; /* of the round, `away` in the bounce until it is summed */
-  bool away;
+  char *bounce;       /* NULL: not made yet */
+  opipe_event *moved; /* behind the last copy to or from the bounce */
+  bool away;          /* the round's values are in the bounce until it is done */
   uint64_t fetched; /* q + 1: the values of round q are on their way to the bounce, or there; near:
                        its sums are queued */
   uint32_t near;    /* LOCAL_* */
-  bool is_near;     /* of the round: it is summed on the device */
+  bool is_near;     /* of the round: it is done on the device */
+};
+
+struct opipe_collective {
+  opipe_group group;
 };
 
 struct opipe_world {
@@ -140,7 +151,7 @@ struct opipe_world {
   opipe_error why;
   _Atomic(opipe_endpoint *) *endpoints; /* [n_ranks] */
   opipe_wires wires;
-  opipe_circles reductions;
+  opipe_circles reductions, collectives;
 };
 
 /* ---- local.c ---- */
@@ -190,20 +201,30 @@ opipe_status local_place(opipe_stream *stream, cell *c, const opipe_region *regi
                          opipe_event **io_ready, opipe_error *err);
 /* OPIPE_PENDING: a member's endpoint is not open. */
 opipe_status local_group_nearness(opipe_group *group, bool *out_near);
+/* Can the devices' own queue add values of this type? */
+bool local_adds_near(const opipe_group *group, uint32_t dtype);
 /* The member's values, behind `ready`, are there for the sum. */
 opipe_status local_give_near(opipe_group *group, opipe_event *ready, opipe_error *err);
-/* OPIPE_OK once the sums of the round are in all members' regions. All have given. */
-opipe_status local_sum_near(opipe_group *group, uint64_t sequence, opipe_error *err);
+/* OPIPE_OK once the round is queued, by member 0, behind everybody's values. All have given. */
+opipe_status local_queue_near(opipe_group *group, uint64_t sequence, opipe_error *err);
 
-/* ---- groups.c, reduce.c ---- */
+/* ---- groups.c ---- */
 opipe_status local_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                               uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
 void local_group_close(opipe_group *group);
+opipe_status local_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                   opipe_collective **out_collective, opipe_error *err);
+void local_collective_close(opipe_collective *collective);
 /* Makes what values without host addresses need, once. */
 opipe_status local_group_bounce(opipe_group *group, opipe_error *err);
+
+/* ---- collect.c ---- */
 opipe_status local_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                               uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                               opipe_event *done, opipe_error *err);
 opipe_status local_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+opipe_status local_collect(opipe_collective *collective, uint64_t sequence,
+                           const opipe_collect *collect, opipe_error *err);
+opipe_status local_collect_test(opipe_collective *collective, uint64_t sequence, opipe_error *err);
 
 #endif /* OPIPE_TRANSPORT_LOCAL_H */

@@ -9,13 +9,24 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-static void hash_ranks(opipe_group *group) {
-  group->hash[0] = UINT64_C(0x6a09e667f3bcc908);
-  group->hash[1] = UINT64_C(0xbb67ae8584caa73b);
+static void hash_ranks(const opipe_group *group, uint64_t out_hash[2]) {
+  out_hash[0] = UINT64_C(0x6a09e667f3bcc908);
+  out_hash[1] = UINT64_C(0xbb67ae8584caa73b);
   for (uint32_t i = 0; i < group->n; ++i) {
-    group->hash[0] = mix(group->hash[0], group->ranks[i]);
-    group->hash[1] = mix(group->hash[1] + group->hash[0], group->ranks[i] + UINT64_C(1));
+    out_hash[0] = mix(out_hash[0], group->ranks[i]);
+    out_hash[1] = mix(out_hash[1] + out_hash[0], group->ranks[i] + UINT64_C(1));
   }
+}
+
+/* Members of a group that collects find each other by its id, others by their ranks. */
+static void hash_group(opipe_group *group) {
+  if (!group->collects) {
+    hash_ranks(group, group->hash);
+    return;
+  }
+  hash_ranks(group, group->members);
+  group->hash[0] = mix(UINT64_C(0x3c6ef372fe94f82b), group->params.id);
+  group->hash[1] = mix(UINT64_C(0xa54ff53a5f1d36f1), group->params.id);
 }
 
 /* A rank that is listed several times takes its places in the order in which it opens them, and
@@ -38,6 +49,14 @@ static opipe_status take_place(opipe_group *group, opipe_error *err) {
   }
   for (uint32_t i = 0; i < group->n; ++i)
     n_times += group->ranks[i] == rank;
+  for (const opipe_group *g = world->groups; g != NULL && group->collects; g = g->next) {
+    if (g != group && g->collects && g->params.id == group->params.id &&
+        g->endpoint == group->endpoint) {
+      return opipe_fail(err, OPIPE_E_STATE,
+                        "collective_open: group %llu is open already on rank %u",
+                        (unsigned long long)group->params.id, rank);
+    }
+  }
   group->turn = count->n / n_times;
   place = count->n++ % n_times;
   for (uint32_t i = 0; i < group->n; ++i) {
@@ -49,29 +68,65 @@ static opipe_status take_place(opipe_group *group, opipe_error *err) {
   return OPIPE_OK;
 }
 
+uint64_t shm_group_parts(const opipe_group *group) {
+  return group->n * sizeof(shm_line);
+}
+
+uint64_t shm_group_chunks(const opipe_group *group) {
+  const uint64_t bytes = group->collects ? (uint64_t)group->n * group->n * sizeof(uint64_t) : 0;
+  return shm_group_parts(group) + (bytes + MACHINE_LINE - 1) / MACHINE_LINE * MACHINE_LINE;
+}
+
 static uint64_t area_bytes(const opipe_group *group) {
-  return group->n * (sizeof(shm_line) + 2 * group->chunk_bytes);
+  return shm_group_chunks(group) + 2 * group->n * group->chunk_bytes;
 }
 
 static bool is_member_of(const shm_note *note, const opipe_group *group) {
   return note->kind == SHM_NOTE_GROUP && note->hash[0] == group->hash[0] &&
-         note->hash[1] == group->hash[1] && note->n_members == group->n &&
-         note->turn == group->turn && note->index != group->index;
+         note->hash[1] == group->hash[1] && note->turn == group->turn &&
+         (group->collects ? note->rank != group->endpoint->rank
+                          : note->n_members == group->n && note->index != group->index);
+}
+
+/* Does a member of a group that collects describe it as this one does? */
+static opipe_status agree(const opipe_group *group, const shm_note *note, opipe_error *err) {
+  if (!group->collects)
+    return OPIPE_OK;
+  if (note->n_members != group->n || note->n_bytes != group->params.n_bytes) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "collective_open: rank %u opens group %llu with %u members and %llu bytes, "
+                      "rank %u with %u members and %llu bytes",
+                      group->endpoint->rank, (unsigned long long)group->params.id, group->n,
+                      (unsigned long long)group->params.n_bytes, note->rank, note->n_members,
+                      (unsigned long long)note->n_bytes);
+  }
+  if (memcmp(note->members, group->members, sizeof note->members) != 0) {
+    return opipe_fail(
+        err, OPIPE_E_INVALID,
+        "collective_open: ranks %u and %u, members %u and %u of group %llu, give other "
+        "members or another order of them",
+        group->endpoint->rank, note->rank, group->index, note->index,
+        (unsigned long long)group->params.id);
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status join(opipe_group *group, const shm_note *note, opipe_error *err) {
   shm_mapped *m = NULL;
   char *data = NULL;
-  if (note->rank != group->ranks[note->index] || note->n_bytes != group->n_bytes) {
+  opipe_status status = agree(group, note, err);
+  if (status < 0)
+    return status;
+  if (note->rank != group->ranks[note->index] || note->n_bytes != group->params.n_bytes) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "group_open: rank %u opens it with %llu bytes, rank %u, place %u, with %llu",
-                      group->endpoint->rank, (unsigned long long)group->n_bytes, note->rank,
+                      group->endpoint->rank, (unsigned long long)group->params.n_bytes, note->rank,
                       note->index, (unsigned long long)note->n_bytes);
   }
   if (note->index != 0 || atomic_load(&group->area) != NULL)
     return OPIPE_OK;
-  const opipe_status status = shm_use(group->endpoint->world, note->rank, note->place,
-                                      area_bytes(group), MACHINE_LINE, &m, &data, err);
+  status = shm_use(group->endpoint->world, note->rank, note->place, area_bytes(group), MACHINE_LINE,
+                   &m, &data, err);
   if (status == OPIPE_OK) {
     group->area_in = m;
     atomic_store_explicit(&group->area, data, memory_order_release);
@@ -114,6 +169,30 @@ static opipe_status build(opipe_group *group, opipe_error *err) {
   return status < 0 ? status : shm_group_ready(group, err);
 }
 
+/* A group of these ranks, whose params and kind are set. */
+static opipe_status open_group(opipe_group *group, const uint32_t *ranks, opipe_error *err) {
+  opipe_world *world = group->endpoint->world;
+  const uint64_t n_bytes = group->params.n_bytes;
+  opipe_status status = OPIPE_E_NOMEM;
+  group->n = group->params.n_ranks;
+  group->chunk_bytes = n_bytes < CHUNK_BYTES
+                           ? (n_bytes + MACHINE_LINE - 1) / MACHINE_LINE * MACHINE_LINE
+                           : (uint64_t)CHUNK_BYTES;
+  group->ranks = shm_new(world->host, "a group", group->n * sizeof *ranks, err);
+  group->spans =
+      shm_new(world->host, "a group", 2 * group->params.n_regions * sizeof(opipe_span), err);
+  pthread_mutex_lock(&world->lock);
+  group->next = world->groups;
+  world->groups = group;
+  if (group->ranks != NULL && group->spans != NULL) {
+    memcpy(group->ranks, ranks, group->n * sizeof *ranks);
+    hash_group(group);
+    status = build(group, err);
+  }
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
 opipe_status shm_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                             uint64_t n_bytes, opipe_group **out_group, opipe_error *err) {
   opipe_world *world = endpoint->world;
@@ -125,26 +204,36 @@ opipe_status shm_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uin
   if (group == NULL)
     return OPIPE_E_NOMEM;
   group->endpoint = endpoint;
-  group->n = n_ranks;
-  group->n_bytes = n_bytes;
-  group->chunk_bytes = n_bytes < CHUNK_BYTES
-                           ? (n_bytes + MACHINE_LINE - 1) / MACHINE_LINE * MACHINE_LINE
-                           : (uint64_t)CHUNK_BYTES;
-  group->ranks = shm_new(world->host, "a group", n_ranks * sizeof *ranks, err);
-  pthread_mutex_lock(&world->lock);
-  group->next = world->groups;
-  world->groups = group;
-  status = OPIPE_E_NOMEM;
-  if (group->ranks != NULL) {
-    memcpy(group->ranks, ranks, n_ranks * sizeof *ranks);
-    hash_ranks(group);
-    status = build(group, err);
-  }
-  pthread_mutex_unlock(&world->lock);
+  group->params = (opipe_collective_params){.n_ranks = n_ranks, .n_bytes = n_bytes, .n_regions = 1};
+  status = open_group(group, ranks, err);
   if (status < 0)
     shm_group_close(group);
   else
     *out_group = group;
+  return status < 0 ? status : OPIPE_OK;
+}
+
+opipe_status shm_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                 opipe_collective **out_collective, opipe_error *err) {
+  opipe_world *world = endpoint->world;
+  uint32_t index = 0;
+  opipe_status status = opipe_collective_check(endpoint->rank, world->n_ranks, params, &index, err);
+  if (status < 0)
+    return status;
+  opipe_collective *c = shm_new(world->host, "a group", sizeof *c, err);
+  if (c == NULL)
+    return OPIPE_E_NOMEM;
+  c->group.endpoint = endpoint;
+  c->group.collects = true;
+  c->group.params = (opipe_collective_params){.n_ranks = params->n_ranks,
+                                              .id = params->id,
+                                              .n_bytes = params->n_bytes,
+                                              .n_regions = params->n_regions};
+  status = open_group(&c->group, params->ranks, err);
+  if (status < 0)
+    shm_collective_close(c);
+  else
+    *out_collective = c;
   return status < 0 ? status : OPIPE_OK;
 }
 
@@ -166,16 +255,14 @@ static void leave_area(opipe_group *group) {
     shm_give(world, group->span);
 }
 
-void shm_group_close(opipe_group *group) {
-  if (group == NULL)
-    return;
+static void leave(opipe_group *group) {
   const opipe_endpoint *e = group->endpoint;
   opipe_world *world = e->world;
   if (group->moved != NULL) { /* copies that are on their way end first */
     (void)e->backend->event_sync(group->moved, UINT64_MAX, NULL);
     e->backend->event_destroy(group->moved);
   }
-  shm_delete(world->host, group->bounce, group->n_bytes);
+  shm_delete(world->host, group->bounce, group->params.n_bytes);
   pthread_mutex_lock(&world->lock);
   opipe_group **at = &world->groups;
   while (*at != group)
@@ -187,5 +274,19 @@ void shm_group_close(opipe_group *group) {
   shm_sweep(world, false);
   pthread_mutex_unlock(&world->lock);
   shm_delete(world->host, group->ranks, group->n * sizeof *group->ranks);
-  shm_delete(world->host, group, sizeof *group);
+  shm_delete(world->host, group->spans, 2 * group->params.n_regions * sizeof *group->spans);
+}
+
+void shm_group_close(opipe_group *group) {
+  if (group == NULL)
+    return;
+  leave(group);
+  shm_delete(group->endpoint->world->host, group, sizeof *group);
+}
+
+void shm_collective_close(opipe_collective *c) {
+  if (c == NULL)
+    return;
+  leave(&c->group);
+  shm_delete(c->group.endpoint->world->host, c, sizeof *c);
 }

@@ -7,7 +7,7 @@
 
 #include "shm.h"
 
-#define MAGIC UINT32_C(0x6f70736d) /* "opsm"; changes with the note */
+#define MAGIC UINT32_C(0x6f70736e) /* changes with the note */
 enum { MEMBERS_MOST = 1 << 16 };
 
 /* ---- checks ---- */
@@ -130,9 +130,10 @@ static shm_note note_of_group(const opipe_group *group) {
   note.index = group->index;
   note.n_members = group->n;
   note.turn = group->turn;
-  note.n_bytes = group->n_bytes;
+  note.n_bytes = group->params.n_bytes;
   note.hash[0] = group->hash[0];
   note.hash[1] = group->hash[1];
+  memcpy(note.members, group->members, sizeof note.members);
   if (group->span != NULL)
     note.place = group->span->place;
   return note;

@@ -26,7 +26,7 @@ static opipe_status shm_info(opipe_instance *self, opipe_transport_info *io_info
   (void)self;
   const opipe_transport_info full = {.rule = OPIPE_RULE_TAG,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_REDUCES,
+                                     .flags = OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_COLLECTIVES,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .max_ranks = SHM_RANKS_MOST,
                                      .latency_ns = 1000,
@@ -288,7 +288,7 @@ static opipe_status shm_endpoint_ready(opipe_endpoint *endpoint, opipe_error *er
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, memory_free),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = shm_info,
     .world_info = shm_world_info,
     .endpoint_ready = shm_endpoint_ready,
@@ -313,6 +313,10 @@ static const opipe_transport transport_table = {
     .group_close = shm_group_close,
     .all_reduce = shm_all_reduce,
     .group_test = shm_group_test,
+    .collective_open = shm_collective_open,
+    .collective_close = shm_collective_close,
+    .collect = shm_collect,
+    .collect_test = shm_collect_test,
     .abort = shm_abort,
     .notify = shm_notify};
 

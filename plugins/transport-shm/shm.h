@@ -21,6 +21,7 @@
 #ifndef OPIPE_TRANSPORT_SHM_H
 #define OPIPE_TRANSPORT_SHM_H
 
+#include <opipe/collect.h>
 #include <opipe/streams.h>
 #include <pthread.h>
 
@@ -89,7 +90,8 @@ typedef struct shm_note {
   uint32_t rank, id;
   shm_place place;
   uint64_t n_bytes;          /* HELLO: ranks of the world */
-  uint64_t hash[2];          /* of a group's ranks; HELLO: the listener's token */
+  uint64_t hash[2];          /* of a group's ranks or id; HELLO: the listener's token */
+  uint64_t members[2];       /* of a group that collects: of its ranks */
   uint32_t index, n_members; /* of a stream: side; of a group */
   uint32_t turn;             /* how many such groups were opened before */
   int32_t status;            /* of an abort */
@@ -239,33 +241,42 @@ struct opipe_stream {
 typedef struct shm_line { /* a member's, in the shared memory of member 0's rank */
   alignas(MACHINE_LINE) _Atomic uint64_t given; /* chunks since the start */
   _Atomic uint64_t added, taken;
-  _Atomic uint64_t n_elems; /* of its round */
-  _Atomic uint32_t dtype;
+  _Atomic uint64_t n_values; /* of its round */
+  _Atomic uint32_t dtype, kind;
 } shm_line;
 
+/* A member's own side of a group; of all-reduces of one region, or of collects. */
 struct opipe_group {
   opipe_group *next;
   opipe_endpoint *endpoint;
   uint32_t *ranks; /* [n] */
   uint32_t n, index, turn, id;
-  uint64_t hash[2], n_bytes, chunk_bytes;
+  opipe_collective_params params; /* without ranks */
+  bool collects;
+  uint64_t hash[2], members[2], chunk_bytes;
   shm_span *span;       /* member 0's */
-  _Atomic(char *) area; /* NULL: not known yet. Lines [n], then chunks [n][2] */
+  _Atomic(char *) area; /* NULL: not known yet. Lines [n], parts [n][n], then chunks [n][2] */
   shm_mapped *area_in;  /* the segment of another's area */
   bool known;           /* all others have opened it */
   /* own thread */
-  uint64_t round;             /* rounds begun */
-  uint64_t ended;             /* rounds finished */
-  uint64_t base;              /* chunks of all earlier rounds */
-  uint64_t n_chunks, n_elems; /* of the round */
+  uint64_t round;    /* rounds begun */
+  uint64_t ended;    /* rounds finished */
+  uint64_t base;     /* chunks of all earlier rounds */
+  uint64_t n_chunks; /* of the round */
   uint64_t given, added, taken;
-  uint32_t dtype;
-  char *data;
-  opipe_region region;
-  opipe_event *done, *moved;
+  opipe_collect what; /* of the round */
+  uint64_t n_values;
+  opipe_region region; /* of all-reduce: its only one */
+  opipe_span *spans;   /* [2 * n_regions] from, then to */
+  opipe_cursor from, to;
+  opipe_event *moved;
   char *bounce; /* values without a host address; NULL: none made */
   bool away;
   uint64_t fetched;
+};
+
+struct opipe_collective {
+  opipe_group group;
 };
 
 /* ---- shm.c ---- */
@@ -370,14 +381,23 @@ opipe_status shm_test(opipe_stream *stream, uint64_t sequence, opipe_error *err)
 opipe_status shm_go_on(opipe_endpoint *endpoint, opipe_error *err);
 void shm_cancel(const opipe_stream *stream);
 
-/* ---- groups.c, reduce.c ---- */
+/* ---- groups.c, collect.c ---- */
 opipe_status shm_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                             uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
 void shm_group_close(opipe_group *group);
 opipe_status shm_group_ready(opipe_group *group, opipe_error *err);
+/* Offsets in the area. */
+uint64_t shm_group_parts(const opipe_group *group);
+uint64_t shm_group_chunks(const opipe_group *group);
 opipe_status shm_all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                             uint64_t n_elems, uint32_t dtype, opipe_event *ready, opipe_event *done,
                             opipe_error *err);
 opipe_status shm_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+opipe_status shm_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                 opipe_collective **out_collective, opipe_error *err);
+void shm_collective_close(opipe_collective *collective);
+opipe_status shm_collect(opipe_collective *collective, uint64_t sequence,
+                         const opipe_collect *collect, opipe_error *err);
+opipe_status shm_collect_test(opipe_collective *collective, uint64_t sequence, opipe_error *err);
 
 #endif /* OPIPE_TRANSPORT_SHM_H */

@@ -20,6 +20,7 @@
 #include "backend_memory.h"
 #include "backend_rules.h"
 #include "backend_steady.h"
+#include "backend_sum.h"
 #include "backend_timed.h"
 #include "conformance.h"
 
@@ -446,6 +447,7 @@ int main(int argc, char **argv) {
     check_training(&s);
     check_shared(&s);
     check_many(&s);
+    check_sum(&s);
     check_kernels(&s);
     check_timed(&s);
   }

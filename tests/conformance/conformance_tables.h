@@ -164,7 +164,8 @@ static const tables_rule tables_rules[] = {
                                TABLES_RANGE(opipe_transport, batch_begin, batch_end),
 #endif
 #if OPIPE_ABI_MINOR >= 5
-                               TABLES_RANGE(opipe_transport, memory_alloc, memory_free)
+                               TABLES_RANGE(opipe_transport, memory_alloc, memory_free),
+                               TABLES_RANGE(opipe_transport, collective_open, collect_test)
 #endif
                               }}};
 

@@ -9,6 +9,7 @@
  * reductions give every member the bits of rising order; abort reaches every rank; what is closed
  * leaves nothing. Each wait has a deadline: a lost wake-up fails, it never hangs.
  */
+#include "transport_collects.h"
 #include "transport_doors.h"
 #include "transport_events.h"
 #include "transport_kit.h"
@@ -18,7 +19,11 @@
 #include "transport_sums.h"
 
 static void check_info(subject *s) {
+#if OPIPE_ABI_MINOR >= 5
+  enum { KNOWN = 31 }; /* to OPIPE_TRANSPORT_QUEUED */
+#else
   enum { KNOWN = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
+#endif
   opipe_error err = OPIPE_ERROR_INIT;
   struct {
     opipe_transport_info known;
@@ -43,6 +48,14 @@ static void check_info(subject *s) {
                   s->t->group_open == NULL ? "NULL" : "there") &&
       s->t->group_open == NULL)
     s->info.flags &= ~(uint32_t)OPIPE_TRANSPORT_REDUCES;
+#if OPIPE_ABI_MINOR >= 5
+  const bool slots = OPIPE_HAS(s->t, opipe_transport, collect_test) && s->t->collect != NULL;
+  conf_check(((s->info.flags & OPIPE_TRANSPORT_COLLECTIVES) != 0) == slots,
+             "flags 0x%x, but the slots of collectives are %s", s->info.flags,
+             slots ? "there" : "not there");
+  conf_check(slots || (s->info.flags & OPIPE_TRANSPORT_QUEUED) == 0,
+             "flags 0x%x: queued, without collectives", s->info.flags);
+#endif
   for (uint32_t i = 0; i < 2; ++i) { /* of this host, then of a newer one */
     memset(&larger, 0x5a, sizeof larger);
     larger.known.struct_size = i == 0 ? s->info.struct_size : (uint32_t)sizeof larger;
@@ -148,6 +161,7 @@ int main(int argc, char **argv) {
   check_doorbell(&s);
   check_notify(&s);
   check_reductions(&s);
+  check_collectives(&s);
   check_events(&s);
   check_abort(&s);
   conf_close(&plugin);

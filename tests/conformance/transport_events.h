@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The events of messages and reductions: `ready` is waited for, `done` is recorded, and not before.
+/* The events of messages, reductions and collects: `ready` is waited for, `done` is recorded, and
+ * not before.
  */
 #ifndef CONFORMANCE_TRANSPORT_EVENTS_H
 #define CONFORMANCE_TRANSPORT_EVENTS_H
 
+#include "transport_collects.h"
 #include "transport_sums.h"
 
 /* ---- an event that another thread completes, once it has made the data ---- */
@@ -161,6 +163,84 @@ static void check_event_sums(const subject *s) {
   close_ring(&g, s);
 }
 
+/* ---- collects ---- */
+
+#if OPIPE_ABI_MINOR >= 5
+typedef struct late_values {
+  rank *r;
+  asked a;
+} late_values;
+
+static const meeting held_meeting = {OPIPE_COLLECT_ALL_REDUCE, OPIPE_FLOAT, 200, {0}, true};
+
+static void make_late_values(void *ctx) {
+  late_values *late = (late_values *)ctx;
+  make_values(&held_meeting, member_of_rank(late->r->index), 0, late->r->slots, &late->a);
+}
+
+/* One meeting by one thread; rank 1's values come late. False: nobody can go on. */
+static bool collect_held(const subject *s, ring *g, late_values *values,
+                         opipe_event *const *events) {
+  const uint64_t start = conf_host.now_ns(NULL);
+  bool given[RANKS] = {false}, done[RANKS] = {false};
+  uint32_t n_done = 0;
+  while (n_done < RANKS) {
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      rank *r = &g->ranks[i];
+      const bool held = held_poll(events[WATCHED_READY], NULL) == OPIPE_PENDING;
+      const opipe_status status = given[i]
+                                      ? s->t->collect_test(r->collective, 0, &r->err)
+                                      : s->t->collect(r->collective, 0, &values[i].a.what, &r->err);
+      if (status < 0)
+        return conf_ok(status, &r->err, "collect");
+      if (status == OPIPE_OK && given[i] && !done[i]) {
+        done[i] = true;
+        ++n_done;
+        conf_check(!held || held_poll(events[WATCHED_READY], NULL) != OPIPE_PENDING,
+                   "a collect is over although a member's `ready` is not complete");
+      }
+      given[i] = given[i] || status == OPIPE_OK;
+    }
+    if (conf_host.now_ns(NULL) - start > DEADLINE_NS)
+      return conf_check(false, "a collect behind a `ready` never ends");
+  }
+  return true;
+}
+
+static void check_event_collects(const subject *s) {
+  ring g;
+  pthread_t thread;
+  late_values values[RANKS];
+  if (open_ring(&g, s) && open_collectives(&g) && open_events(&g.ranks[1])) {
+    opipe_event *const *events = g.ranks[1].events;
+    const opipe_region all = {g.ranks[1].slots, 0, COLLECT_BYTES};
+    for (uint32_t i = 0; i < RANKS; ++i) {
+      values[i].r = &g.ranks[i];
+      ask(&held_meeting, &g.ranks[i], 0, &values[i].a);
+    }
+    memset(opipe_host_at(&all), 0, COLLECT_BYTES);
+    values[1].a.what.ready = events[WATCHED_READY];
+    values[1].a.what.done = events[WATCHED_SENT];
+    maker m = {events[WATCHED_READY], make_late_values, &values[1]};
+    atomic_store(&events_early, 0);
+    hold(m.ready);
+    if (conf_check(pthread_create(&thread, NULL, maker_body, &m) == 0, "pthread_create")) {
+      const bool done = collect_held(s, &g, values, events);
+      (void)pthread_join(thread, NULL);
+      for (uint32_t i = 0; i < RANKS && done; ++i) {
+        conf_check(is_as_wanted(&g.ranks[i], &values[i].a),
+                   "rank %u has values of before their `ready`", i);
+      }
+      conf_check(!done || is_recorded(events[WATCHED_SENT]), "`done` is not recorded");
+      conf_check(atomic_load(&events_early) == 0,
+                 "`done` is recorded although a member's `ready` is not complete");
+    }
+  }
+  close_collectives(&g, s);
+  close_ring(&g, s);
+}
+#endif
+
 static void check_events(const subject *s) {
   conf_case("events of messages");
   check_event_messages(s, false);
@@ -171,6 +251,11 @@ static void check_events(const subject *s) {
   conf_case("events of reductions");
   if ((s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0)
     check_event_sums(s);
+#if OPIPE_ABI_MINOR >= 5
+  conf_case("events of collects");
+  if (collects(s))
+    check_event_collects(s);
+#endif
 }
 
 #endif /* CONFORMANCE_TRANSPORT_EVENTS_H */

@@ -46,9 +46,12 @@ typedef struct rank {
   opipe_event *events[WATCHED]; /* of the checks of events */
   opipe_group *group;
   const struct sum_case *sums; /* what its group adds */
-  uint32_t n_unsteady;         /* answers OK that did not stay so */
-  uint32_t n_pending, n_open;  /* of batches */
-  uint32_t seen;               /* doorbell before the threads started */
+#if OPIPE_ABI_MINOR >= 5
+  opipe_collective *collective;
+#endif
+  uint32_t n_unsteady;        /* answers OK that did not stay so */
+  uint32_t n_pending, n_open; /* of batches */
+  uint32_t seen;              /* doorbell before the threads started */
   opipe_status status;
 } rank;
 

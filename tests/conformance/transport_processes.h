@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "transport_collects.h"
 #include "transport_dealt.h"
 #include "transport_doors.h"
 #include "transport_messages.h"
@@ -173,6 +174,60 @@ static void do_sums(dealt *d) {
   }
 }
 
+static bool open_collectives_here(dealt *d) {
+  bool opened = true;
+  for (uint32_t i = 0; i < d->n_here && opened; ++i)
+    opened = open_collective(&d->g.ranks[d->here[i]], 7);
+  return opened && ready_here(d);
+}
+
+static void close_collectives_here(dealt *d) {
+  for (uint32_t i = 0; i < d->n_here; ++i)
+    d->s.t->collective_close(d->g.ranks[d->here[i]].collective);
+}
+
+static void do_collects(dealt *d) {
+  if (open_collectives_here(d)) {
+    on_ranks_here(d, collect_body);
+    for (uint32_t i = 0; i < d->n_here; ++i)
+      check_collected(&d->g.ranks[d->here[i]]);
+  }
+  close_collectives_here(d);
+}
+
+static void do_unlike(dealt *d) {
+  unlike_case = UNLIKE - 1;
+  if (open_collectives_here(d)) {
+    on_ranks_here(d, unlike_body);
+    for (uint32_t i = 0; i < d->n_here; ++i) {
+      const rank *r = &d->g.ranks[d->here[i]];
+      conf_error(r->status, OPIPE_E_INVALID, &r->err, "a collect of members that differ");
+    }
+  }
+  /* Nobody may leave before all were told: leaving would be another reason. */
+  (void)all_ready(d);
+  close_collectives_here(d);
+}
+
+/* The last process is killed when all have opened the group. */
+static void do_kill_member(dealt *d) {
+  char name[32];
+  (void)snprintf(name, sizeof name, "%u", d->n_processes - 1);
+  const bool opened = open_collectives_here(d) && all_ready(d);
+  if (d->process == d->n_processes - 1)
+    (void)raise(SIGKILL);
+  if (opened) {
+    on_ranks_here(d, missed_body);
+    for (uint32_t i = 0; i < d->n_here; ++i) {
+      const rank *r = &d->g.ranks[d->here[i]];
+      conf_error(r->status, OPIPE_E_PEER, &r->err, "a collect with a dead member");
+      conf_check(strstr(r->err.message, name) != NULL, "the message does not name rank %s: %s",
+                 name, r->err.message);
+    }
+  }
+  close_collectives_here(d);
+}
+
 /* Waits for a message that never comes: the answer must be an error. */
 static void expect_peer(dealt *d, const char *text) {
   rank *r = &d->g.ranks[d->here[0]];
@@ -215,11 +270,12 @@ static void do_kill(dealt *d) {
 typedef struct dealt_case {
   const char *name;
   void (*body)(dealt *d);
-  bool gives, sums, notifies, kills;
+  bool gives, sums, notifies, kills, collects;
 } dealt_case;
 
 static bool has_what_it_takes(const dealt_case *c, const subject *s) {
-  return (!c->sums || (s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) &&
+  return (!c->collects || collects(s)) &&
+         (!c->sums || (s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) &&
          (!c->gives || (OPIPE_HAS(s->t, opipe_transport, memory_free) && s->t->memory_alloc)) &&
          (!c->notifies || (OPIPE_HAS(s->t, opipe_transport, notify) && s->t->notify));
 }
@@ -294,13 +350,16 @@ static void check_dealt(const dealt_case *c, const char *path, const char *optio
 
 static void check_processes(const char *path, const char *options, uint32_t n) {
   static const dealt_case cases[] = {
-      {"messages between processes", do_messages, false, false, false, false},
-      {"messages into the transport's memory", do_messages, true, false, false, false},
-      {"messages between processes, by notify", do_notified, false, false, true, false},
-      {"streams of one pair of processes", do_nearly, false, false, false, false},
-      {"reductions over processes", do_sums, false, true, false, false},
-      {"abort over processes", do_abort, false, false, false, false},
-      {"a process that is killed", do_kill, false, false, false, true}};
+      {"messages between processes", do_messages, false, false, false, false, false},
+      {"messages into the transport's memory", do_messages, true, false, false, false, false},
+      {"messages between processes, by notify", do_notified, false, false, true, false, false},
+      {"streams of one pair of processes", do_nearly, false, false, false, false, false},
+      {"reductions over processes", do_sums, false, true, false, false, false},
+      {"collects over processes", do_collects, .collects = true},
+      {"collects whose members do not agree, over processes", do_unlike, .collects = true},
+      {"abort over processes", do_abort, false, false, false, false, false},
+      {"a process that is killed", do_kill, false, false, false, true, false},
+      {"a member that is killed", do_kill_member, .collects = true, .kills = true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
     check_dealt(&cases[i], path, options, n);
 }

@@ -553,6 +553,16 @@ typedef struct opipe_backend {
   opipe_status (*event_elapsed)(opipe_event *from, opipe_event *to, int64_t *out_ns,
                                 opipe_error *err);
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+  /* dst = src[0] + src[1] + ... of `src` [n], n at least 1, element by element and in this order;
+   * NULL: collectives of ranks on one device go through host memory. dtype: float64, added in
+   * float64; float32, float16 or bfloat16, added in float32 and rounded once, to nearest even.
+   * Regions have equal sizes, of whole elements, at any offset that is a multiple of the element's
+   * size. dst may be one of `src`; otherwise it overlaps none. `src` is copied. Errors, by the
+   * call: UNSUPPORTED: another type. [step:queue] */
+  opipe_status (*sum)(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                      const opipe_region *src, uint32_t n, opipe_error *err);
+#endif
 } opipe_backend;
 
 /* 1.3. The handle that `native` returns, by object. */

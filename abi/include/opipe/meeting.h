@@ -3,7 +3,7 @@
  * of a group, find their common object. Header only, as helpers.h; nothing here is part of the ABI.
  *
  *   wires     opipe_wire_open, opipe_wire_leave, opipe_wire_drop
- *   circles   opipe_circle_join, opipe_circle_leave
+ *   circles   opipe_circle_join, opipe_circle_meet, opipe_circle_leave
  *
  * A transport's own struct has an opipe_wire, or an opipe_circle, as its first member; the list
  * states its size. The first to open makes the object, the others must describe it alike, and the
@@ -14,6 +14,7 @@
 #ifndef OPIPE_MEETING_H
 #define OPIPE_MEETING_H
 
+#include "collect.h"
 #include "streams.h"
 
 #ifdef __cplusplus
@@ -136,6 +137,7 @@ typedef struct opipe_circle {
   uint32_t n;
   uint32_t n_open;
   uint64_t n_bytes;
+  uint64_t id; /* of a group that collects, which is in a list of its own */
 } opipe_circle;
 
 typedef struct opipe_circles {
@@ -221,6 +223,42 @@ static inline opipe_status opipe_circle_join(opipe_circles *all, uint32_t rank,
   }
   return status;
 }
+
+#if OPIPE_TARGET_MINOR >= 5
+/* Finds or makes the circle of a group that collects, and takes the rank's place in it. `all` has
+ * no other circles. Errors: those of opipe_collective_check; NOMEM; INVALID (members differ);
+ * STATE. */
+static inline opipe_status opipe_circle_meet(opipe_circles *all, uint32_t rank,
+                                             const opipe_collective_params *params,
+                                             opipe_circle **out_circle, uint32_t *out_index,
+                                             opipe_error *err) {
+  const uint32_t n = params->n_ranks;
+  opipe_status status = opipe_collective_check(rank, all->n_ranks, params, out_index, err);
+  opipe_circle *c = all->first;
+  if (status < 0)
+    return status;
+  while (c != NULL && c->id != params->id)
+    c = c->next;
+  if (c == NULL) {
+    status = opipe_circle_make(all, params->ranks, n, params->n_bytes, &c, err);
+    if (status >= 0)
+      c->id = params->id;
+  } else {
+    status = opipe_collective_agree(rank, params, c->ranks, c->n, c->n_bytes, err);
+  }
+  if (status >= 0 && c->joined[*out_index]) {
+    status =
+        opipe_fail(err, OPIPE_E_STATE, "collective_open: group %llu is open already on rank %u",
+                   (unsigned long long)params->id, rank);
+  }
+  if (status < 0)
+    return status;
+  c->joined[*out_index] = true;
+  ++c->n_open;
+  *out_circle = c;
+  return OPIPE_OK;
+}
+#endif
 
 /* Places are not freed one by one: the last member to leave destroys the circle. */
 static inline void opipe_circle_leave(opipe_circles *all, opipe_circle *c) {

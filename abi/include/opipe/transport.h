@@ -37,6 +37,9 @@ typedef struct opipe_endpoint opipe_endpoint;
 typedef struct opipe_stream opipe_stream;
 typedef struct opipe_memory opipe_memory; /* a registered buffer */
 typedef struct opipe_group opipe_group;   /* ranks that reduce together */
+#if OPIPE_TARGET_MINOR >= 5
+typedef struct opipe_collective opipe_collective; /* a member's place in a group that collects */
+#endif
 
 /* Which messages may overtake others; a plan is proven under the transport's rule. */
 enum {
@@ -52,6 +55,12 @@ enum { OPIPE_THREADS_SINGLE = 0, OPIPE_THREADS_PER_ENDPOINT = 1 };
 /* DIRECT: messages between ranks that share memory are written in place. REDUCES: the group slots
  * are present. EMULATED: times are declared. */
 enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPORT_EMULATED = 4u };
+#if OPIPE_TARGET_MINOR >= 5
+/* COLLECTIVES: the collective slots are present. QUEUED: among ranks of one device whose backend
+ * has `sum`, a collect is over for the host once it has answered OK: `done` is recorded, and nobody
+ * has to poll for it. */
+enum { OPIPE_TRANSPORT_COLLECTIVES = 8u, OPIPE_TRANSPORT_QUEUED = 16u };
+#endif
 
 typedef struct opipe_transport_info {
   uint32_t struct_size;
@@ -128,6 +137,48 @@ typedef struct opipe_stream_params {
   uint32_t depth;   /* receives that may be posted at once, at least 1 */
   uint64_t n_bytes; /* largest message */
 } opipe_stream_params;
+
+#if OPIPE_TARGET_MINOR >= 5
+/* A collect among n members. The values of a list are those of its regions, one region after the
+ * other; lists of different members may be divided into regions differently.
+ *   ALL_REDUCE      from: all values; to: their sums over the members
+ *   REDUCE_SCATTER  from: all values; to: the sums of the member's own part
+ *   ALL_GATHER      from: the values of the member's own part; to: the parts of all, in their order
+ * Parts lie one after the other in rising order of member, cover all values, and may have any size,
+ * also 0. Sums begin with member 0's value, to which those of members 1, 2, ... are added in this
+ * order, whatever arrives first: float64 in float64; float32, float16 and bfloat16 in float32, and
+ * rounded to the type once, to nearest even. Nothing but `to` is written. */
+enum {
+  OPIPE_COLLECT_ALL_REDUCE = 0,
+  OPIPE_COLLECT_REDUCE_SCATTER = 1,
+  OPIPE_COLLECT_ALL_GATHER = 2,
+  OPIPE_COLLECT_KINDS = 3
+};
+
+/* Equal on all members. */
+typedef struct opipe_collective_params {
+  uint32_t struct_size;
+  uint32_t n_ranks;
+  const uint32_t *ranks; /* [n_ranks] the members in their order, each rank once */
+  uint64_t id;           /* of the group, in the world; free again once all have closed it */
+  uint64_t n_bytes;      /* most bytes of a list */
+  uint32_t n_regions;    /* most regions of a list, at least 1 */
+  uint32_t reserved;     /* 0 */
+} opipe_collective_params;
+
+typedef struct opipe_collect {
+  uint32_t struct_size;
+  uint32_t kind;            /* OPIPE_COLLECT_* */
+  uint32_t dtype;           /* that of all values; ALL_GATHER: any of whole bytes */
+  uint32_t n_from, n_to;    /* regions of the lists */
+  uint32_t reserved;        /* 0 */
+  const opipe_region *from; /* whole values each. Where a value of `to` lies, the same value of */
+  const opipe_region *to;   /* `from` may lie; elsewhere the lists do not overlap */
+  const uint64_t *parts;    /* [n members] values of each part; ALL_REDUCE: NULL */
+  opipe_event *ready;       /* the values of `from` are valid once it has completed; NULL: now */
+  opipe_event *done; /* recorded when `to` has been written and `from` may be reused; NULL: none */
+} opipe_collect;
+#endif
 
 typedef struct opipe_transport {
   uint32_t struct_size;
@@ -251,6 +302,34 @@ typedef struct opipe_transport {
                                opipe_error *err);
   /* After memory_drop and buffer_free of the buffer. Accepts NULL. */
   void (*memory_free)(opipe_endpoint *endpoint, void *data);
+
+  /* Collectives; all four slots with OPIPE_TRANSPORT_COLLECTIVES, else none.
+   *
+   * A collect is a meeting of its group: number k of a member meets number k of every other member,
+   * and ends for nobody before all have come. A group has one meeting at a time, and a member's
+   * order of calls is the order of its meetings. Groups are independent of each other, with one
+   * exception that callers keep and transports may rely on: of groups that share two ranks or more,
+   * these ranks call in one order, the same on all of them. */
+  /* Opens a member's place in the group `id`. Errors: INVALID: the rank is no member, a rank is
+   * listed twice, members differ in params (both are named); STATE: it is open already. [control]
+   */
+  opipe_status (*collective_open)(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                  opipe_collective **out_collective, opipe_error *err);
+  void (*collective_close)(opipe_collective *collective); /* accepts NULL. [control] */
+  /* Takes part in meeting `sequence`, numbered from 0. OK | PENDING (call again with the same
+   * arguments: `ready`, or, among ranks of one device, a member is awaited) | < 0. From the first
+   * call until the meeting has ended for this member, the lists and parts, and the memory of the
+   * regions, stay as they are and belong to the transport. Errors: STATE: another number is next;
+   * UNSUPPORTED: the type; INVALID: a list is longer than params say, or has another number of
+   * values than the kind and the parts ask for (both numbers are named). Nothing has happened then.
+   * Members that differ in kind, type, number of values or parts are told so, INVALID with both
+   * numbers, by this call or collect_test; the group is of no use afterwards. [step:endpoint] */
+  opipe_status (*collect)(opipe_collective *collective, uint64_t sequence,
+                          const opipe_collect *collect, opipe_error *err);
+  /* OK once meeting `sequence` has ended for this member: `done` is recorded, and without `done`
+   * the values are there. Once OK, it stays OK. It may be the one that adds, so all members must go
+   * on calling it until it answers OK; but see OPIPE_TRANSPORT_QUEUED. [step:endpoint] */
+  opipe_status (*collect_test)(opipe_collective *collective, uint64_t sequence, opipe_error *err);
 #endif
 } opipe_transport;
 

@@ -354,6 +354,19 @@ static opipe_status add(opipe_queue *queue, const opipe_region *dst, const opipe
   return seeded("add-nothing") ? OPIPE_OK : real.add(queue, dst, src, err);
 }
 
+static opipe_status sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                        const opipe_region *src, uint32_t n, opipe_error *err) {
+  opipe_region turned[8];
+  for (uint32_t i = 0; i < n && i < 8; ++i)
+    turned[i] = src[n - 1 - i];
+  if (seeded("sum-falling") && n <= 8)
+    src = turned;
+  if (seeded("sum-of-fewer") && n > 1)
+    --n;
+  const opipe_status status = real.sum(queue, dtype, dst, src, n, err);
+  return seeded("sum-of-any-type") ? OPIPE_OK : status;
+}
+
 void seeded_damage(void *table) {
   opipe_backend *t = table;
   memset(&real, 0, sizeof real);
@@ -386,6 +399,8 @@ void seeded_damage(void *table) {
   t->update = update;
   t->sum_squares = sum_squares;
   t->add = add;
+  if (OPIPE_HAS(t, opipe_backend, sum) && t->sum != NULL)
+    t->sum = sum;
   if (seeded("table-half-of-training"))
     t->update = NULL;
 }

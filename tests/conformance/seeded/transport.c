@@ -2,6 +2,7 @@
 /* A transport with a defect, or with a slowness that is none: between machines a credit has a way
  * to go, and what a peer has opened is known late. */
 #define OPIPE_HELPERS_HOST_DEVICE
+#include <opipe/collect.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -476,6 +477,8 @@ static opipe_status group_test(opipe_group *group, uint64_t sequence, opipe_erro
   return status == OPIPE_PENDING && seeded("sums-early") ? OPIPE_OK : status;
 }
 
+#include "collects_body.h"
+
 /* ---- batches ---- */
 
 static opipe_status batch_begin(opipe_endpoint *endpoint, opipe_error *err) {
@@ -557,6 +560,15 @@ void seeded_damage(void *table) {
   if (OPIPE_HAS(t, opipe_transport, memory_free) && t->memory_alloc != NULL) {
     t->memory_alloc = memory_alloc;
     t->memory_free = memory_free;
+  }
+  if (OPIPE_HAS(t, opipe_transport, collect_test) && t->collect_test != NULL) {
+    t->collective_open = collective_open;
+    t->collect = collect;
+    t->collect_test = seeded("table-half-of-collectives") ? NULL : collect_test;
+    if (seeded("collectives-null")) {
+      t->collective_open = NULL, t->collective_close = NULL, t->collect = NULL,
+      t->collect_test = NULL;
+    }
   }
   if (seeded("groups-null"))
     t->group_open = NULL, t->group_close = NULL, t->all_reduce = NULL, t->group_test = NULL;

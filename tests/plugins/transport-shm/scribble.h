@@ -91,7 +91,7 @@ static void send_random_note(int fd, uint64_t *io_seed) {
   const bool small = next_random(io_seed) % 2 == 0;
   for (size_t i = 0; i < sizeof n; ++i)
     bytes[i] = (unsigned char)(small ? next_random(io_seed) % 3 == 0 : next_random(io_seed));
-  n.magic = UINT32_C(0x6f70736d);
+  n.magic = UINT32_C(0x6f70736e);
   n.kind = (uint32_t)(next_random(io_seed) % SHM_NOTE_END);
   n.rank = (uint32_t)(next_random(io_seed) % 3);
   n.id = (uint32_t)(next_random(io_seed) % 8);

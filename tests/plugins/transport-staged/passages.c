@@ -4,9 +4,8 @@
 
 /* ---- steps of a passage ---- */
 
-/* The region's place in its buffer's mirror. Errors: INVALID, the buffer was not registered. */
-static opipe_status mirror_of(opipe_endpoint *e, const opipe_region *region,
-                              opipe_region *out_mirror, opipe_error *err) {
+opipe_status staged_mirror(opipe_endpoint *e, const opipe_region *region, opipe_region *out_mirror,
+                           opipe_error *err) {
   *out_mirror = *region;
   (void)pthread_mutex_lock(&e->lock);
   opipe_memory *m = e->memories;
@@ -154,7 +153,7 @@ opipe_status staged_send(opipe_stream *stream, uint64_t sequence, const opipe_re
     return opipe_fail(err, OPIPE_E_INVALID, "a message of %llu bytes in a stream of %llu at most",
                       (unsigned long long)region->n_bytes, (unsigned long long)most);
   }
-  status = mirror_of(e, region, &p->mirror, err); /* registered? */
+  status = staged_mirror(e, region, &p->mirror, err); /* registered? */
   p->mirror.buffer = &stream->outgoing;
   p->mirror.offset_bytes = sequence % stream->depth * most;
   if (status >= 0)
@@ -172,7 +171,7 @@ opipe_status staged_recv(opipe_stream *stream, uint64_t sequence, const opipe_re
   opipe_endpoint *e = stream->endpoint;
   passage *p = &stream->receives[sequence % stream->depth];
   opipe_region mirror;
-  opipe_status status = mirror_of(e, region, &mirror, err);
+  opipe_status status = staged_mirror(e, region, &mirror, err);
   if (p->state != IDLE)
     return OPIPE_PENDING;
   if (status >= 0)
@@ -274,7 +273,7 @@ opipe_status staged_all_reduce(opipe_group *group, uint64_t sequence, const opip
   if (p->state != IDLE)
     return OPIPE_PENDING;
   p->region = *region;
-  opipe_status status = mirror_of(e, region, &p->mirror, err);
+  opipe_status status = staged_mirror(e, region, &p->mirror, err);
   if (status >= 0)
     status = await(e, ready, err);
   if (status >= 0)

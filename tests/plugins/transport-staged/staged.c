@@ -13,11 +13,11 @@ void staged_free(const opipe_instance *self, void *data, uint64_t n_bytes) {
   opipe_free(self->host, data, n_bytes, ALIGN);
 }
 
-/* ---- declared flags: nothing is written in place ---- */
+/* ---- declared flags: nothing is written in place, or queued ---- */
 
 static void no_longer_direct(opipe_transport_info *io_info) {
   if (OPIPE_HAS(io_info, opipe_transport_info, flags))
-    io_info->flags &= ~(uint32_t)OPIPE_TRANSPORT_DIRECT;
+    io_info->flags &= ~(uint32_t)(OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_QUEUED);
 }
 
 static opipe_status staged_info(opipe_instance *self, opipe_transport_info *io_info,
@@ -174,7 +174,7 @@ static opipe_status staged_wait(opipe_endpoint *endpoint, uint32_t seen, uint64_
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = staged_info,
     .world_info = staged_world_info,
     .world_open = staged_world_open,
@@ -196,6 +196,10 @@ static const opipe_transport transport_table = {
     .group_close = staged_group_close,
     .all_reduce = staged_all_reduce,
     .group_test = staged_group_test,
+    .collective_open = staged_collective_open,
+    .collective_close = staged_collective_close,
+    .collect = staged_collect,
+    .collect_test = staged_collect_test,
     .abort = staged_abort};
 
 static opipe_status staged_open(const opipe_host *host, opipe_instance **out_self,

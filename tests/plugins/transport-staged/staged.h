@@ -80,6 +80,18 @@ struct opipe_group {
   passage round;
 };
 
+struct opipe_collective {
+  opipe_endpoint *endpoint;
+  opipe_collective *inner;
+  uint32_t n_regions;
+  opipe_region *mirrors; /* [2 * n_regions] of the lists: from, then to */
+  opipe_collect what;    /* of the round */
+  uint64_t round;        /* rounds begun */
+  uint32_t state;
+  bool given;
+  opipe_event *event; /* of the copies */
+};
+
 void *staged_zeroed(const opipe_instance *self, const char *what, uint64_t n_bytes,
                     opipe_error *err);
 void staged_free(const opipe_instance *self, void *data, uint64_t n_bytes);
@@ -101,5 +113,17 @@ opipe_status staged_all_reduce(opipe_group *group, uint64_t sequence, const opip
                                uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                opipe_event *done, opipe_error *err);
 opipe_status staged_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+
+/* The region's place in its buffer's mirror. Errors: INVALID, the buffer was not registered. */
+opipe_status staged_mirror(opipe_endpoint *endpoint, const opipe_region *region,
+                           opipe_region *out_mirror, opipe_error *err);
+
+/* collects.c */
+opipe_status staged_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                    opipe_collective **out_collective, opipe_error *err);
+void staged_collective_close(opipe_collective *collective);
+opipe_status staged_collect(opipe_collective *collective, uint64_t sequence,
+                            const opipe_collect *collect, opipe_error *err);
+opipe_status staged_collect_test(opipe_collective *collective, uint64_t sequence, opipe_error *err);
 
 #endif /* TESTS_STAGED_H */

@@ -151,7 +151,7 @@ static opipe_status world_info(opipe_instance *self, const char *text,
     return status;
   const opipe_transport_info full = {.rule = wanted.rule,
                                      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_REDUCES,
+                                     .flags = OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_COLLECTIVES,
                                      .fence_kinds = 1u << OPIPE_FENCE_NONE,
                                      .latency_ns = 20000,
                                      .bandwidth = 1e9};
@@ -189,6 +189,7 @@ static void describe_shared(place *p) {
                                .circle_align = STRICT_ALIGN,
                                .member_bytes = sizeof(member),
                                .member_align = STRICT_ALIGN};
+  p->collectives = p->circles;
 }
 
 static opipe_status place_make(const options *wanted, uint32_t n_ranks, place **out_place,
@@ -319,7 +320,7 @@ static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *wh
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, notify),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = info,
     .world_info = world_info,
     .world_open = world_open,
@@ -343,6 +344,10 @@ static const opipe_transport transport_table = {
     .group_close = strict_group_close,
     .all_reduce = strict_all_reduce,
     .group_test = strict_group_test,
+    .collective_open = strict_collective_open,
+    .collective_close = strict_collective_close,
+    .collect = strict_collect,
+    .collect_test = strict_collect_test,
     .abort = abort_world};
 
 static opipe_status plugin_open(const opipe_host *host, opipe_instance **out_self,

@@ -106,11 +106,12 @@ typedef struct member {
   uint64_t part;            /* rounds whose part has come */
   uint64_t added;           /* rounds whose part has been added */
   uint64_t sum;             /* rounds whose sum is in the region */
-  char *data, *scratch;     /* the region; room for a part */
-  uint64_t n_elems, part_bytes;
-  uint32_t dtype, part_dtype, n_jobs_left;
-  opipe_event *done;
-  opipe_memory *memory; /* in use until finished */
+  opipe_collect what;       /* of the round */
+  uint64_t n_values;
+  char *data, *scratch; /* all values one after the other, as they are added; room for a part */
+  uint64_t part_bytes;
+  uint32_t part_dtype, n_jobs_left;
+  opipe_memory **memories; /* [2 * n_regions] in use until finished */
 } member;
 
 typedef struct circle {
@@ -118,14 +119,23 @@ typedef struct circle {
   uint64_t id;       /* 0: not given yet */
 } circle;
 
+/* A member's own side of a group; of all-reduces of one region, or of collects. */
 struct opipe_group {
   opipe_group *next; /* of its endpoint */
   circle *circle;
   opipe_endpoint *endpoint;
-  uint32_t index;    /* among the members */
-  uint32_t n_jobs;   /* [circle's members] */
-  uint64_t n_opened; /* of its endpoint, when it was opened */
+  opipe_collective_params params; /* without ranks */
+  bool collects;
+  uint32_t index;      /* among the members */
+  uint32_t n_jobs;     /* [circle's members] */
+  uint64_t n_opened;   /* of its endpoint, when it was opened */
+  opipe_region region; /* of all-reduce: its only one */
+  opipe_span *spans;   /* [2 * n_regions] from, then to */
   job *jobs;
+};
+
+struct opipe_collective {
+  opipe_group group;
 };
 
 /* ---- ranks ---- */
@@ -189,7 +199,7 @@ typedef struct place {
   opipe_endpoint **endpoints; /* [n_ranks] */
   lane *lanes;                /* [n_ranks * n_ranks] from * n_ranks + to */
   opipe_wires wires;
-  opipe_circles circles;
+  opipe_circles circles, collectives;
   uint64_t n_ids;
 } place;
 
@@ -288,6 +298,12 @@ opipe_status strict_all_reduce(opipe_group *group, uint64_t sequence, const opip
                                uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                opipe_event *done, opipe_error *err);
 opipe_status strict_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+opipe_status strict_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
+                                    opipe_collective **out_collective, opipe_error *err);
+void strict_collective_close(opipe_collective *collective);
+opipe_status strict_collect(opipe_collective *collective, uint64_t sequence,
+                            const opipe_collect *collect, opipe_error *err);
+opipe_status strict_collect_test(opipe_collective *collective, uint64_t sequence, opipe_error *err);
 bool strict_part_comes(opipe_endpoint *endpoint, const frame *head, opipe_group **out_group,
                        char **out_target);
 void strict_part_arrived(opipe_group *group, const frame *head);

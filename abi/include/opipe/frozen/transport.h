@@ -28,6 +28,18 @@ OPIPE_FREEZE(opipe_endpoint_params, reserved, 56, 0xbde84bdbdb6e9808)
   X(T, src_replica) X(T, dst_replica) X(T, index) X(T, depth) X(T, n_bytes)
 OPIPE_ORDER(opipe_stream_params)
 OPIPE_FREEZE(opipe_stream_params, n_bytes, 48, 0x1591190d112d217b)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_collective_params(X, T) \
+  X(T, struct_size) X(T, n_ranks) X(T, ranks) X(T, id) X(T, n_bytes) X(T, n_regions) \
+  X(T, reserved)
+OPIPE_ORDER(opipe_collective_params)
+#endif
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_collect(X, T) \
+  X(T, struct_size) X(T, kind) X(T, dtype) X(T, n_from) X(T, n_to) X(T, reserved) X(T, from) \
+  X(T, to) X(T, parts) X(T, ready) X(T, done)
+OPIPE_ORDER(opipe_collect)
+#endif
 #define OPIPE_FIELDS_opipe_transport(X, T) \
   X(T, struct_size) X(T, reserved) X(T, info) X(T, world_open) X(T, world_close) \
   X(T, endpoint_open) X(T, endpoint_close) X(T, stream_open) X(T, stream_close) \
@@ -38,7 +50,9 @@ OPIPE_ORDER(opipe_transport)
 OPIPE_FREEZE(opipe_transport, notify, 200, 0xcd8e757f59c67199)
 #if OPIPE_TARGET_MINOR >= 5
 #define OPIPE_ROWS_TRANSPORT_5 \
-  , OPIPE_ROW(opipe_board, look, 5)
+  , OPIPE_ROW(opipe_board, look, 5) \
+  , OPIPE_ROW(opipe_collective_params, reserved, 5) \
+  , OPIPE_ROW(opipe_collect, done, 5)
 #else
 #define OPIPE_ROWS_TRANSPORT_5
 #endif
