@@ -25,8 +25,8 @@ typedef struct opi_shape_kind {
   /* Binds a program with its boundaries in `regions`, once for each set of weights. */
   opipe_status (*bind)(const opi_compiled *t, const opi_program_unit *unit, uint32_t instance,
                        const opipe_region *regions, opipe_binding **sets, opipe_error *err);
-  /* Does this STORE make that output of the session, or a part of it? */
-  bool (*makes)(const opi_compiled *t, const opi_step *step, uint32_t output);
+  /* The cell in which this STORE makes that output of the session, or a part of it; OPIPE_NONE. */
+  uint32_t (*makes)(const opi_compiled *t, const opi_step *step, uint32_t output);
   /* Completes `made` and `touched` for outputs that no STORE makes. */
   void (*tell_rest)(opi_compiled *t);
 } opi_shape_kind;

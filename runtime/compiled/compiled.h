@@ -4,6 +4,7 @@
  *   request.h  a request as the ranks see it, and how it fails
  *   shape.h    what is compiled for a shape; all shapes of a session
  *   parts.h    which part of a request's tensors a step has
+ *   parcels.h  the parts that travel between the processes of a team
  *   streams.h  tensors that streams keep from request to request
  *   lent.h     tensors, streams and events that hosts lend on a device
  *
@@ -25,6 +26,7 @@
 #define OPI_COMPILED_H
 
 #include "runtime/compiled/lent.h"
+#include "runtime/compiled/parcels.h"
 #include "runtime/compiled/parts.h"
 #include "runtime/compiled/request.h"
 #include "runtime/compiled/shape.h"

@@ -95,9 +95,10 @@ static bool is_taken(const opi_compiled *t, const opi_step *step, uint32_t outpu
          (first_tokens || slice->outputs[output].carry.axis >= 0);
 }
 
-static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
+static uint32_t makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  return opi_output_cell_at(cut, output, step->stage) != OPIPE_NONE && is_taken(t, step, output);
+  const uint32_t cell = opi_output_cell_at(cut, output, step->stage);
+  return cell != OPIPE_NONE && is_taken(t, step, output) ? cell : OPIPE_NONE;
 }
 
 /* The first rank touches outputs that no program makes, and the inputs that they are copies of. */
@@ -109,8 +110,11 @@ static void tell_rest(opi_compiled *t) {
     if (opi_output_is_made(cut, o))
       continue;
     touched[s->n_inputs + o] = true;
-    if (cut->output_port[o] != OPIPE_NONE)
-      touched[t->ports[0][0].input[cut->output_port[o]]] = true;
+    if (cut->output_port[o] == OPIPE_NONE)
+      continue;
+    const uint32_t input = t->ports[0][0].input[cut->output_port[o]];
+    touched[input] = true;
+    opi_parcel_read_everywhere(t, input);
   }
 }
 

@@ -15,7 +15,8 @@ static count count_parts(const opi_compiled *t, uint32_t output) {
   for (uint32_t r = 0; r < s->plan->decided.n_ranks; ++r) {
     for (uint32_t i = t->lists->rank_first[r]; i < t->lists->rank_first[r + 1]; ++i) {
       const opi_step *step = &t->lists->steps[i];
-      if (step->kind != OPI_ACT_STORE || !t->setup->shapes->kind->makes(t, step, output))
+      if (step->kind != OPI_ACT_STORE ||
+          t->setup->shapes->kind->makes(t, step, output) == OPIPE_NONE)
         continue;
       ++n.all;
       n.here += opi_rank_is_here(s, r) ? 1 : 0;
@@ -66,7 +67,7 @@ static bool reads_count(const opi_compiled *t) {
 /* Does any process read the input, as it is or shifted, or is it counted? */
 static bool reads_anywhere(const opi_compiled *t, uint32_t input) {
   const opi_setup *s = t->setup;
-  bool reads = opi_session_trains(s) && opi_train_counts(t, input);
+  bool reads = opi_train_counts(t, input);
   for (uint32_t w = 0; w < s->env.n_processes && !reads; ++w) {
     reads = opi_parcel_reads(t, w, input) ||
             (input == s->shapes->labels_input && opi_parcel_reads(t, w, s->n_inputs));
@@ -139,9 +140,9 @@ opipe_status opi_touches_find(opi_compiled *t, opipe_error *err) {
     if (touched != NULL && step->kind == OPI_ACT_LOAD)
       touch_inputs(t, step, touched);
     for (uint32_t o = 0; touched != NULL && step->kind == OPI_ACT_STORE && o < s->n_outputs; ++o)
-      touched[s->n_inputs + o] |= s->shapes->kind->makes(t, step, o);
+      touched[s->n_inputs + o] |= s->shapes->kind->makes(t, step, o) != OPIPE_NONE;
   }
-  s->shapes->kind->tell_rest(t);
   OPI_TRY(opi_parcel_find(t, err));
+  s->shapes->kind->tell_rest(t);
   return find_needs(t, err);
 }

@@ -69,22 +69,6 @@ static void mark_load(opi_compiled *t, const opi_step *step) {
   }
 }
 
-/* Outputs that are copies of inputs are made in every process. */
-static void mark_plain(opi_compiled *t) {
-  const opi_setup *s = t->setup;
-  const opi_cut *cut = t->model->cuts[0];
-  for (uint32_t o = 0; o < s->n_outputs && !opi_session_trains(s); ++o) {
-    if (opi_output_is_made(cut, o) || cut->output_port[o] == OPIPE_NONE)
-      continue;
-    const uint32_t input = t->ports[0][0].input[cut->output_port[o]];
-    for (uint32_t m = 0; m < t->pieces->n_microbatches * s->env.n_processes; ++m) {
-      const uint32_t of_body = m % t->pieces->n_microbatches;
-      if (axis_of(t, input) >= 0 || of_body % t->given.n_microbatches == 0)
-        t->reads[at_reads(t, m / t->pieces->n_microbatches, input, of_body)] = true;
-    }
-  }
-}
-
 opipe_status opi_parcel_find(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   const size_t n = (size_t)s->env.n_processes * n_feeds(s) * t->pieces->n_microbatches;
@@ -97,8 +81,15 @@ opipe_status opi_parcel_find(opi_compiled *t, opipe_error *err) {
     if (t->lists->steps[i].kind == OPI_ACT_LOAD)
       mark_load(t, &t->lists->steps[i]);
   }
-  mark_plain(t);
   return OPIPE_OK;
+}
+
+void opi_parcel_read_everywhere(opi_compiled *t, uint32_t input) {
+  const uint32_t n = t->pieces->n_microbatches;
+  for (uint32_t i = 0; t->reads != NULL && i < n * t->setup->env.n_processes; ++i) {
+    if (axis_of(t, input) >= 0 || i % n % t->given.n_microbatches == 0)
+      t->reads[at_reads(t, i / n, input, i % n)] = true;
+  }
 }
 
 bool opi_parcel_reads(const opi_compiled *t, uint32_t process, uint32_t feed) {
@@ -110,15 +101,15 @@ bool opi_parcel_reads(const opi_compiled *t, uint32_t process, uint32_t feed) {
 
 /* ---- copying ---- */
 
-/* A stretch of a part: bytes `first` to `end` - 1 of it lie at `bytes`. */
-typedef struct stretch {
+/* Some bytes of a part: bytes `first` to `end` - 1 of it lie at `bytes`. */
+typedef struct part_bytes {
   char *whole, *bytes; /* the tensor; the part's bytes */
   uint64_t first, end;
   bool puts; /* from `bytes` to the tensor, else the other way */
-} stretch;
+} part_bytes;
 
 static opipe_status copy_run(void *ctx, uint64_t whole_at, uint64_t part_at, uint64_t n_bytes) {
-  const stretch *s = ctx;
+  const part_bytes *s = ctx;
   const uint64_t begin = part_at > s->first ? part_at : s->first;
   const uint64_t end = part_at + n_bytes < s->end ? part_at + n_bytes : s->end;
   if (begin >= end)
@@ -207,7 +198,7 @@ static void copy_counts(opi_ticket *ticket, uint64_t first, uint64_t n, char *by
 }
 
 static void copy_in(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
-                    stretch *s) {
+                    part_bytes *s) {
   const uint32_t position = request->ticket == NULL ? request->position : 0;
   int64_t dims[OPIPE_MAX_RANK] = {0};
   if (at->item == COUNT_ITEM) {
@@ -222,33 +213,21 @@ static void copy_in(const opi_compiled *t, const opi_request *request, const opi
 
 void opi_parcel_take_in(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                         uint64_t first, uint64_t n, char *out_bytes) {
-  stretch s = {.bytes = out_bytes, .first = first, .end = first + n};
+  part_bytes s = {.bytes = out_bytes, .first = first, .end = first + n};
   copy_in(t, request, at, &s);
 }
 
 void opi_parcel_put_in(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                        uint64_t first, uint64_t n, const char *bytes) {
-  stretch s = {.bytes = (char *)(uintptr_t)bytes, .first = first, .end = first + n, .puts = true};
+  part_bytes s = {
+      .bytes = (char *)(uintptr_t)bytes, .first = first, .end = first + n, .puts = true};
   copy_in(t, request, at, &s);
 }
 
 /* ---- outputs ---- */
 
-/* The cell in which the STORE's stage makes the output; OPIPE_NONE: it makes none of it. */
-static uint32_t cell_of(const opi_compiled *t, const opi_step *step, uint32_t output) {
-  const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  if (!t->setup->shapes->kind->makes(t, step, output))
-    return OPIPE_NONE;
-  if (!opi_session_trains(t->setup))
-    return opi_output_cell_at(cut, output, step->stage);
-  uint32_t c = cut->cell_first[step->stage];
-  while (cut->cells[c].output != output)
-    ++c;
-  return c;
-}
-
 static const opi_value *value_of(const opi_compiled *t, const opi_step *step, uint32_t output) {
-  const uint32_t cell = cell_of(t, step, output);
+  const uint32_t cell = t->setup->shapes->kind->makes(t, step, output);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   return cell == OPIPE_NONE ? NULL
                             : &opi_graphs_at(t, step->stage, step->microbatch)
@@ -296,7 +275,7 @@ bool opi_parcel_out(const opi_compiled *t, const opi_request *request, uint32_t 
 }
 
 static void copy_out(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
-                     stretch *s) {
+                     part_bytes *s) {
   const opi_step *step = &t->lists->steps[at->part];
   opi_result_part rows, tokens;
   s->whole = request->results[at->which].data;
@@ -307,13 +286,14 @@ static void copy_out(const opi_compiled *t, const opi_request *request, const op
 
 void opi_parcel_take_out(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                          uint64_t first, uint64_t n, char *out_bytes) {
-  stretch s = {.bytes = out_bytes, .first = first, .end = first + n};
+  part_bytes s = {.bytes = out_bytes, .first = first, .end = first + n};
   copy_out(t, request, at, &s);
 }
 
 void opi_parcel_put_out(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                         uint64_t first, uint64_t n, const char *bytes) {
-  stretch s = {.bytes = (char *)(uintptr_t)bytes, .first = first, .end = first + n, .puts = true};
+  part_bytes s = {
+      .bytes = (char *)(uintptr_t)bytes, .first = first, .end = first + n, .puts = true};
   copy_out(t, request, at, &s);
 }
 

@@ -47,6 +47,8 @@ void opi_parcel_free(opi_request *request);
 
 /* Does process `process` read input `input` (n_inputs: the shifted labels)? */
 bool opi_parcel_reads(const opi_compiled *shape, uint32_t process, uint32_t input);
-opipe_status opi_parcel_find(opi_compiled *shape, opipe_error *err); /* building the shape */
+/* Building the shape: who reads what; and an input that every process copies to an output. */
+opipe_status opi_parcel_find(opi_compiled *shape, opipe_error *err);
+void opi_parcel_read_everywhere(opi_compiled *shape, uint32_t input);
 
 #endif /* OPI_PARCELS_H */

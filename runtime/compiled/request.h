@@ -133,7 +133,7 @@ typedef struct opi_request {
   struct opi_lent *lent; /* kept from request to request; NULL: never needed yet */
   opi_feed *feeds;       /* [setup->n_inputs] */
   opi_result *results;   /* [setup->n_outputs] */
-  opi_landing *come;       /* [setup->n_inputs + 1] of inputs, then of shifted labels; NULL: none */
+  opi_landing *come;     /* [setup->n_inputs + 1] of inputs, then of shifted labels; NULL: none */
   /* any thread */
   _Atomic uint32_t failed;         /* OPI_FATE_* */
   _Atomic uint32_t begun;          /* OPI_BEGUN_* */

@@ -184,9 +184,8 @@ typedef struct opi_shapes {
 
 /* Are the labels shifted by a token before anything is compared with them? */
 static inline bool opi_labels_are_shifted(const opi_setup *s) {
-  const opi_train_spec *train = s->plan->decided.train;
-  return train != NULL && train->loss.shift != 0 && train->loss.kind == OPI_LOSS_CROSS_ENTROPY &&
-         s->shapes->labels_input != OPIPE_NONE;
+  return s->shapes->labels_input != OPIPE_NONE && s->plan->decided.train->loss.shift != 0 &&
+         s->plan->decided.train->loss.kind == OPI_LOSS_CROSS_ENTROPY;
 }
 /* A micro-batch's class and first row, counted over the request or mini-batch. */
 static inline uint32_t opi_class_at(const opi_compiled *t, uint32_t microbatch) {

@@ -165,13 +165,13 @@ static opipe_status bind(const opi_compiled *t, const opi_program_unit *unit, ui
 
 /* ---- results ---- */
 
-static bool makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
+static uint32_t makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   for (uint32_t c = cut->cell_first[step->stage]; c < cut->cell_first[step->stage + 1]; ++c) {
     if (cut->cells[c].output == output)
-      return true;
+      return c;
   }
-  return false;
+  return OPIPE_NONE;
 }
 
 /* The loss is told to all sessions. */

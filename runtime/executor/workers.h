@@ -132,7 +132,7 @@ typedef struct opi_engine {
   /* Entry n, at n modulo ring_room, is the n-th request that the ranks were given. Written under
    * submit_lock, published by n_submitted. */
   opi_request **ring; /* [ring_room] */
-  opi_item *items;    /* [ring_room] training: the items of these entries */
+  opi_item *items;    /* [ring_room] the items of these entries; inference: `next` alone */
   uint32_t ring_room;
   _Atomic uint64_t n_submitted;
   /* host-driven: the watchdog's last look; guarded by `watching` */

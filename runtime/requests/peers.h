@@ -26,7 +26,6 @@
 #ifndef OPI_PEERS_H
 #define OPI_PEERS_H
 
-#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 enum {

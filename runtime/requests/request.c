@@ -8,7 +8,6 @@
  */
 #include <sched.h>
 
-#include "runtime/compiled/parcels.h"
 #include "runtime/requests/peers.h"
 #include "runtime/requests/requests.h"
 

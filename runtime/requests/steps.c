@@ -3,7 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 /* ---- tickets ---- */

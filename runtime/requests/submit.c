@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "loader/base/nearest.h"
-#include "runtime/compiled/parcels.h"
 #include "runtime/requests/requests.h"
 
 /* ---- results ---- */
@@ -203,6 +202,7 @@ static void publish_one(opi_session *s, opi_request *request) {
   const uint32_t position = request->position;
   s->rung_version = version;
   s->engine->ring[request->order % s->engine->ring_room] = request;
+  s->engine->items[request->order % s->engine->ring_room] = (opi_item){.next = request};
   atomic_store_explicit(&s->engine->n_submitted, request->order + 1, memory_order_release);
   /* Wake the ranks that no message will wake. */
   for (uint32_t i = 0; i < s->setup->n_here; ++i) {

@@ -40,8 +40,7 @@ static void count_bytes(opi_peers *p, uint64_t n) {
  * double-buffered step, and a gap between replicas. */
 static opi_request *request_of(const opi_session *s, uint64_t entry) {
   const opi_engine *e = s->engine;
-  opi_request *request = opi_session_trains(s->setup) ? e->items[entry % e->ring_room].next
-                                                      : e->ring[entry % e->ring_room];
+  opi_request *request = e->items[entry % e->ring_room].next;
   return request == NULL || request->is_gap ? NULL : request;
 }
 
@@ -54,16 +53,17 @@ typedef void (*take_fn)(const opi_compiled *t, const opi_request *request, const
 typedef void (*put_fn)(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                        uint64_t first, uint64_t n, const char *bytes);
 
-/* What the ways of inputs and of outputs do alike. */
-typedef struct kind {
+/* A way is of inputs or of outputs. */
+typedef struct way_kind {
   next_fn next;
   take_fn take;
   put_fn put;
-} kind;
-static const kind of_inputs = {opi_parcel_in, opi_parcel_take_in, opi_parcel_put_in};
-static const kind of_outputs = {opi_parcel_out, opi_parcel_take_out, opi_parcel_put_out};
+} way_kind;
+static const way_kind of_inputs = {opi_parcel_in, opi_parcel_take_in, opi_parcel_put_in};
+static const way_kind of_outputs = {opi_parcel_out, opi_parcel_take_out, opi_parcel_put_out};
 
-static void begin(const kind *k, const opi_lane *lane, opi_way *way, const opi_request *request) {
+static void begin(const way_kind *k, const opi_lane *lane, opi_way *way,
+                  const opi_request *request) {
   way->at = (opi_parcel){.n_bytes = 0};
   way->n_bytes = 0;
   way->begun = true;
@@ -76,8 +76,8 @@ static void end(opi_way *way, opi_request *request) {
 }
 
 /* Fills a letter's data with the next bytes. Returns their number. */
-static uint64_t fill(const kind *k, const opi_lane *lane, opi_way *way, const opi_request *request,
-                     char *out) {
+static uint64_t fill(const way_kind *k, const opi_lane *lane, opi_way *way,
+                     const opi_request *request, char *out) {
   uint64_t n = 0;
   while (way->any && n < OPI_LETTER_MORE) {
     const uint64_t left = way->at.n_bytes - way->n_bytes, room = OPI_LETTER_MORE - n;
@@ -94,7 +94,7 @@ static uint64_t fill(const kind *k, const opi_lane *lane, opi_way *way, const op
 }
 
 /* Puts a letter's data into their places, or passes over them. False: there are too many. */
-static bool empty(const kind *k, const opi_lane *lane, opi_way *way, const opi_request *request,
+static bool empty(const way_kind *k, const opi_lane *lane, opi_way *way, const opi_request *request,
                   const opi_letter *letter, bool keeps) {
   const char *bytes = (const char *)(letter + 1);
   uint64_t n = 0;
@@ -115,7 +115,7 @@ static bool empty(const kind *k, const opi_lane *lane, opi_way *way, const opi_r
 
 /* Sends what is left of the request's values; refused: the reason instead. *out_all: all of them
  * are written. */
-static opipe_status send_values(opi_peers *p, const kind *k, opi_lane *lane, opi_way *way,
+static opipe_status send_values(opi_peers *p, const way_kind *k, opi_lane *lane, opi_way *way,
                                 opi_request *request, bool refused, bool *out_all,
                                 opipe_error *err) {
   char *data = lane->going + sizeof(opi_letter);
@@ -124,9 +124,10 @@ static opipe_status send_values(opi_peers *p, const kind *k, opi_lane *lane, opi
     opipe_error why = OPIPE_ERROR_INIT;
     uint32_t stage = OPIPE_NONE;
     if (refused) {
-      if (!opi_request_reason(request, &why, &stage))
+      if (!opi_request_reason(request, &why, &stage)) {
         (void)opi_fail(&why, OPIPE_E_CANCELLED, "request %llu was left out",
                        (unsigned long long)request->number);
+      }
       letter.status = why.status;
       (void)snprintf(letter.text, sizeof letter.text, "%.*s", OPI_LETTER_TEXT - 1, why.message);
       way->any = false;
@@ -157,7 +158,7 @@ static opipe_status check_letter(const opi_lane *lane, const opi_letter *letter,
 
 /* Receives what has come of the request's values. *out_refusal: the far side refuses them; status
  * OPIPE_OK: it does not. */
-static opipe_status receive_values(opi_peers *p, const kind *k, opi_lane *lane, opi_way *way,
+static opipe_status receive_values(opi_peers *p, const way_kind *k, opi_lane *lane, opi_way *way,
                                    const opi_request *request, bool keeps, opipe_error *out_refusal,
                                    opipe_error *err) {
   const opi_letter *letter = NULL;

@@ -6,16 +6,16 @@
 #include "runtime/trace/trace.h"
 
 /* A process's part: this head, a clock for each rank of the plan, its spans. */
-typedef struct head {
+typedef struct spans_head {
   uint64_t last; /* the request that its ranks ran last */
   uint32_t n_spans, n_ranks;
-} head;
+} spans_head;
 
-typedef struct span {
+typedef struct told_span {
   uint32_t pass; /* in opi_trace_passes */
   uint32_t rank, stage, replica, microbatch, slice;
   uint64_t start_ns, end_ns;
-} span;
+} told_span;
 
 /* The spans of all, as they come. */
 typedef struct merger {
@@ -33,7 +33,7 @@ static uint32_t number_of(const char *pass) {
   return i;
 }
 
-static bool add(merger *m, const span *s) {
+static bool add(merger *m, const told_span *s) {
   if (s->pass >= OPI_TRACE_PASSES || s->rank >= m->list->n_ranks ||
       !opi_arena_grow(&m->list->arena, (void **)&m->all, &m->room, m->n + 1, sizeof *m->all))
     return false;
@@ -53,12 +53,12 @@ static bool add(merger *m, const span *s) {
 static opipe_status take_part(void *ctx, uint32_t process, const void *data, uint64_t n_bytes) {
   merger *m = ctx;
   const uint8_t *at = data;
-  head h = {.n_spans = 0};
+  spans_head h = {.n_spans = 0};
   (void)process;
   if (n_bytes >= sizeof h)
     memcpy(&h, at, sizeof h);
   if (h.n_ranks != m->list->n_ranks ||
-      n_bytes != sizeof h + h.n_ranks + (uint64_t)h.n_spans * sizeof(span)) {
+      n_bytes != sizeof h + h.n_ranks + (uint64_t)h.n_spans * sizeof(told_span)) {
     m->damaged = true;
     return OPIPE_OK;
   }
@@ -70,8 +70,8 @@ static opipe_status take_part(void *ctx, uint32_t process, const void *data, uin
     m->n = 0;
     m->last = h.last;
   }
-  for (uint32_t i = 0; i < h.n_spans && h.last == m->last; ++i, at += sizeof(span)) {
-    span s;
+  for (uint32_t i = 0; i < h.n_spans && h.last == m->last; ++i, at += sizeof(told_span)) {
+    told_span s;
     memcpy(&s, at, sizeof s);
     m->damaged = m->damaged || !add(m, &s);
   }
@@ -80,18 +80,18 @@ static opipe_status take_part(void *ctx, uint32_t process, const void *data, uin
 
 /* This process's part. */
 static uint8_t *write_part(opi_trace_list *list, uint64_t last, uint64_t *out_bytes) {
-  const head h = {last, list->n, list->n_ranks};
-  *out_bytes = sizeof h + list->n_ranks + (uint64_t)list->n * sizeof(span);
+  const spans_head h = {last, list->n, list->n_ranks};
+  *out_bytes = sizeof h + list->n_ranks + (uint64_t)list->n * sizeof(told_span);
   uint8_t *part = opi_arena_alloc(&list->arena, (size_t)*out_bytes), *at = part;
   if (part == NULL)
     return NULL;
   memcpy(at, &h, sizeof h);
   memcpy(at + sizeof h, list->clocks, list->n_ranks);
   at += sizeof h + list->n_ranks;
-  for (uint32_t i = 0; i < list->n; ++i, at += sizeof(span)) {
+  for (uint32_t i = 0; i < list->n; ++i, at += sizeof(told_span)) {
     const opi_trace_event *e = &list->events[i];
-    const span s = {number_of(e->pass), e->rank,  e->stage,    e->replica,
-                    e->microbatch,      e->slice, e->start_ns, e->end_ns};
+    const told_span s = {number_of(e->pass), e->rank,  e->stage,    e->replica,
+                         e->microbatch,      e->slice, e->start_ns, e->end_ns};
     memcpy(at, &s, sizeof s);
   }
   return part;

@@ -10,7 +10,7 @@ enum {
   TRAVELS = OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0
 };
 
-/* Of a request, or of steps and an evaluation after them. */
+/* Answers to requests, or to steps and an evaluation after them. */
 typedef struct outcome {
   double told[STEPS + 1][3];
   float logits[LOGITS_MOST];
