@@ -164,18 +164,51 @@ opipe_status opi_group_cross_entropy(opi_builder *b, const opi_divided_loss *how
   return OPIPE_OK;
 }
 
-#define PART(name_, min_in_, max_in_, max_out_, infer_, work_) \
-  OPI_OP(name_, "opipe", 1, 1, min_in_, max_in_, 1, max_out_), \
-      .infer = infer_, .work = work_, OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, PLAIN, NEVER)
+/* Scores and labels carry it together, not along the classes; statistics have one more axis. */
+static opipe_status scores_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                 opi_carry *out, opipe_error *err) {
+  const int32_t axis = in[0].axis;
+  for (uint32_t o = 0; o < node->n_out; ++o)
+    out[o] = OPI_CARRY_NONE;
+  if (axis == 1)
+    return opi_carry_refuse(graph, node, 0, "the classes are summed over", err);
+  if (in[1].axis != (axis > 1 ? axis - 1 : axis) ||
+      (axis >= 0 && (in[1].outer != in[0].outer || in[1].inner != in[0].inner)))
+    return opi_carry_refuse(graph, node, 1, "scores and labels carry different axes", err);
+  return OPIPE_OK;
+}
+
+static opipe_status part_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                               opi_carry *out, opipe_error *err) {
+  OPI_TRY(scores_carry(graph, node, in, out, err));
+  out[0] = in[0];
+  out[0].axis = in[0].axis == 0 ? 1 : in[0].axis;
+  return OPIPE_OK;
+}
+
+static opipe_status merge_carry(const opi_graph *graph, const opi_node *node, const opi_carry *in,
+                                opi_carry *out, opipe_error *err) {
+  OPI_TRY(scores_carry(graph, node, in, out, err));
+  if (in[0].axis >= 0 && strcmp(opi_attr_string(node, "reduction", "mean"), "none") != 0)
+    return opi_carry_refuse(graph, node, 0, "the loss is reduced over it", err);
+  out[0] = out[1] = in[1];
+  return OPIPE_OK;
+}
+
+#define PART(name_, min_in_, max_in_, n_out_, infer_, carry_, kind_) \
+  OPI_OP(name_, "opipe", 1, 1, min_in_, max_in_, n_out_, n_out_),    \
+      .infer = infer_, .work = loss_work, .carry = carry_,           \
+      OPI_COLUMNS(NONE, WIDE, OTHER, ANY, NONE, kind_, NEVER)
 
 static const opi_op ops[] = {
     {OPI_OP("GatherPart", "opipe", 1, 1, 2, 2, 1, 1), .infer = gather_infer, .work = opi_work_move,
      .carry = gather_carry, .gradient = gather_gradient, .stops_gradient = 0x2,
      OPI_COLUMNS(NONE, AS_IS, ROWS, ANY, NONE, PLAIN, NEVER)},
-    {PART("CrossEntropyPart", 2, 2, 1, part_infer, loss_work), .stops_gradient = UINT64_MAX},
-    {PART("CrossEntropyMerge", 4, 4, 2, merge_infer, loss_work),
+    {PART("CrossEntropyPart", 2, 2, 1, part_infer, part_carry, PLAIN),
+     .stops_gradient = UINT64_MAX},
+    {PART("CrossEntropyMerge", 4, 4, 2, merge_infer, merge_carry, LOSS),
      .gradient = opi_gradient_divided_entropy, .stops_gradient = 0xe},
-    {PART("CrossEntropyPartGrad", 5, 5, 1, part_grad_infer, loss_work)},
+    {PART("CrossEntropyPartGrad", 5, 5, 1, part_grad_infer, NULL, PLAIN)},
 };
 
 extern const opi_op_family opi_ops_parts;

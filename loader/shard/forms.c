@@ -28,6 +28,16 @@ opipe_status opi_w_shape(opi_writer *w, uint32_t v, const opi_labels *l, int64_t
   return l == NULL ? OPIPE_OK : opi_w_runs(w, l, &runs, &n, &shape[l->dims[0]], &shared);
 }
 
+opipe_status opi_w_origin(opi_writer *w, const opi_node *node) {
+  opi_node *origin = OPI_ARENA_NEW(&w->scratch, opi_node);
+  if (origin == NULL)
+    return no_memory(w);
+  *origin = *node;
+  origin->name = opi_arena_printf(&w->scratch, "%s/part", node->name);
+  w->b.origin = origin;
+  return origin->name == NULL ? no_memory(w) : OPIPE_OK;
+}
+
 /* ---- leaves ---- */
 
 static opipe_status copy_leaf(opi_writer *w, uint32_t v, uint32_t *out) {
@@ -119,7 +129,7 @@ static opipe_status part_leaf(opi_writer *w, uint32_t v, const opi_labels *l, ui
 static opipe_status sum_up(opi_writer *w, uint32_t v, uint32_t *out) {
   const opi_aside *aside = &w->aside[v];
   const uint32_t p = value_of(w, v)->producer;
-  w->b.origin = &w->s->g->nodes[p];
+  OPI_TRY(opi_w_origin(w, &w->s->g->nodes[p]));
   OPI_TRY(opi_group_sum(&w->b, w->own[v], out, w->err));
   for (uint32_t i = 0; i < aside->n; ++i)
     OPI_TRY(opi_b_op2(&w->b, "Add", *out, aside->list[i], out, w->err));
@@ -214,7 +224,7 @@ static opipe_status cut_by_parts(opi_writer *w, uint32_t v, opi_labels *l, opi_l
                               : opi_w_spread(w, node->in[i], &in[i]));
   }
   opi_labels *out_labels[1] = {l};
-  return opi_w_node(w, p, in, labels[0], out_labels, false, out);
+  return opi_w_node(w, p, in, labels[0], out_labels, OPI_NAMES_NEW, out);
 }
 
 opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out) {

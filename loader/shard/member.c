@@ -26,7 +26,8 @@ static opipe_status write_node(opi_writer *w, uint32_t n) {
                             : d->reads[0].kind == OPI_READ_CUT         ? d->reads[0].labels
                             : node->in[0] == OPIPE_NONE                ? NULL
                                                                        : w->s->labels[node->in[0]];
-  OPI_TRY(opi_w_node(w, n, in, first, labels, d->mode != OPI_MODE_PASS, out));
+  OPI_TRY(opi_w_node(w, n, in, first, labels,
+                     d->mode == OPI_MODE_PASS ? OPI_NAMES_PARTIAL : OPI_NAMES_KEPT, out));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] == OPIPE_NONE)
       continue;

@@ -233,7 +233,7 @@ static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_lab
 }
 
 opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi_labels *in_labels,
-                        opi_labels *const *out_labels, bool named, uint32_t *out) {
+                        opi_labels *const *out_labels, uint32_t naming, uint32_t *out) {
   const opi_node *node = &w->s->g->nodes[n];
   uint32_t n_attrs = node->n_attrs;
   opipe_attr *attrs = copy_attrs(w, node, 3);
@@ -245,13 +245,20 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
   memcpy(own, in, node->n_in * sizeof(*own));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     divided = divided || out_labels[o] != NULL;
-    names[o] = node->out[o] == OPIPE_NONE ? "" : named ? value_of(w, node->out[o])->name : NULL;
+    const char *name = node->out[o] == OPIPE_NONE ? "" : value_of(w, node->out[o])->name;
+    if (node->out[o] != OPIPE_NONE && naming == OPI_NAMES_PARTIAL)
+      name = opi_arena_printf(w->b.graph->arena, "%s/partial", name);
+    names[o] = node->out[o] != OPIPE_NONE && naming == OPI_NAMES_NEW ? NULL : name;
+    if (name == NULL)
+      return no_memory(w);
   }
-  w->b.origin = node;
+  OPI_TRY(opi_w_origin(w, node));
   if (divided)
     OPI_TRY(adapt(w, n, own, in_labels, out_labels, attrs, &n_attrs));
-  w->b.origin = node;
-  w->b.n_emitted = 0;
+  if (naming != OPI_NAMES_NEW) { /* masks of Dropout are told by the node's name */
+    w->b.origin = node;
+    w->b.n_emitted = 0;
+  }
   const opi_emit emit = {.op = node->op,
                          .domain = node->domain,
                          .in = own,

@@ -350,6 +350,8 @@ static opipe_status pick(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels
       const int64_t *list = picked(s, node, o, &axis, &count);
       if (list == NULL && takes == OPI_TAKES_PART)
         break; /* not sliced along it */
+      if (takes == OPI_TAKES_PART && count > 1 && list[1] != list[0] + 1)
+        return opi_sh_refuse(s, node, "it picks entries of the divided axis by steps");
       if (list == NULL)
         return opi_sh_refuse(s, node, "it picks entries that are not known");
       made = opi_sh_select(s, l, x, axis, list, count);
@@ -374,6 +376,29 @@ static opipe_status pick(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels
       out[o] = made;
       *out_done = true;
     }
+  }
+  return OPIPE_OK;
+}
+
+/* Entries repeated along divided axes. */
+static opipe_status repeat(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+  const opi_node *node = &s->g->nodes[n];
+  const opi_value *y = value_of(s, node->out[0]);
+  opi_value x = *value_of(s, node->in[0]);
+  int64_t shape[OPIPE_MAX_RANK];
+  memcpy(shape, x.shape, (size_t)x.rank * sizeof(*shape));
+  x.shape = shape;
+  out[0] = in[0];
+  for (uint32_t k = 0; k < in[0]->n_dims; ++k) {
+    const uint32_t axis = in[0]->dims[k];
+    const uint64_t count = (uint64_t)y->shape[axis];
+    int64_t *list = OPI_ARENA_ARRAY(&s->scratch, int64_t, (size_t)count + 1);
+    for (uint64_t i = 0; list != NULL && i < count; ++i)
+      list[i] = (int64_t)(i % (uint64_t)shape[axis]);
+    out[0] = list == NULL ? NULL : opi_sh_select(s, out[0], &x, axis, list, count);
+    if (out[0] == NULL)
+      return opi_fail_nomem(&s->why, 64, "labels");
+    shape[axis] = (int64_t)count;
   }
   return OPIPE_OK;
 }
@@ -559,6 +584,8 @@ opipe_status opi_sh_rule(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels
     OPI_TRY(pick(s, n, in, out, &done));
   if (done)
     return OPIPE_OK;
+  if (op->takes == OPI_TAKES_REPEATED && in[0] != NULL)
+    return repeat(s, n, in, out);
   if (op->takes == OPI_TAKES_JOINED) {
     for (uint32_t i = 0; i < node->n_in; ++i)
       done = done || opi_sh_has(in[i], (uint32_t)opi_attr_int(node, "axis", 0));

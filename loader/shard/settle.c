@@ -266,7 +266,7 @@ static void read_leaf(opi_sharder *s, uint32_t v, uint64_t form) {
 
 bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
-  if ((!s->weight[v] && !s->main[v]) || !opi_sh_back(s, node, l, in))
+  if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || !opi_sh_back(s, node, l, in))
     return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (in[i] == NULL)

@@ -41,7 +41,7 @@ static opipe_status rows(opi_writer *w, uint32_t n) {
   OPI_TRY(opi_w_runs(w, l, &runs, &n_runs, &sum, &shared));
   opi_attrs_int(&attrs, "first", runs[0].first);
   opi_attrs_int(&attrs, "whole", value_of(w, node->in[0])->shape[0]);
-  w->b.origin = node;
+  OPI_TRY(opi_w_origin(w, node));
   return opi_k_node(&w->b, "GatherPart", "opipe", 1, in, 2, 1, &attrs, &w->own[node->out[0]],
                     w->err);
 }
@@ -60,7 +60,7 @@ static opipe_status sum(opi_writer *w, uint32_t n) {
     else
       OPI_TRY(opi_w_read(w, n, i, &in[i]));
   }
-  OPI_TRY(opi_w_node(w, n, in, NULL, none, false, &w->own[node->out[0]]));
+  OPI_TRY(opi_w_node(w, n, in, NULL, none, OPI_NAMES_PARTIAL, &w->own[node->out[0]]));
   if (!layer)
     return OPIPE_OK;
   OPI_TRY(opi_w_whole(w, node->in[2], &bias));
@@ -88,7 +88,7 @@ static opipe_status add(opi_writer *w, uint32_t n) {
     OPI_TRY(add_aside(w, y, NULL, whole));
   }
   w->own[y] = parts[0];
-  w->b.origin = node;
+  OPI_TRY(opi_w_origin(w, node));
   return n_parts == 1 ? OPIPE_OK : opi_b_op2(&w->b, "Add", parts[0], parts[1], &w->own[y], w->err);
 }
 
@@ -115,7 +115,7 @@ static opipe_status loss(opi_writer *w, uint32_t n) {
                                 .member = w->r,
                                 .reduction = opi_attr_string(node, "reduction", "mean"),
                                 .ignore = opi_attr_find(node, "ignore_index")};
-  w->b.origin = node;
+  OPI_TRY(opi_w_origin(w, node));
   return opi_group_cross_entropy(&w->b, &how, &w->own[node->out[0]], w->err);
 }
 
@@ -147,7 +147,7 @@ static opipe_status norm(opi_writer *w, uint32_t n) {
     f.elements *= (double)v->shape[d];
   }
   OPI_TRY(opi_w_read(w, n, 0, &x));
-  w->b.origin = node;
+  OPI_TRY(opi_w_origin(w, node));
   if (opi_op_of(node)->kind == OPI_KIND_LAYER_NORM) {
     OPI_TRY(mean_of(w, x, &f, &mean));
     OPI_TRY(opi_w_spread_node(w, mean, &mean));
@@ -165,7 +165,7 @@ static opipe_status norm(opi_writer *w, uint32_t n) {
     if (node->in[i] == OPIPE_NONE)
       continue;
     OPI_TRY(opi_w_read(w, n, i, &other));
-    w->b.origin = node;
+    OPI_TRY(opi_w_origin(w, node));
     OPI_TRY(opi_b_op2(b, i == 1 ? "Mul" : "Add", x, other, &x, w->err));
   }
   w->own[node->out[0]] = x;

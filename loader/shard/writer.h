@@ -36,7 +36,12 @@ typedef struct opi_writer {
   opipe_error *err;
 } opi_writer;
 
+/* What a node's outputs are called: after the node, as in the whole graph, or as partial sums. */
+enum { OPI_NAMES_NEW, OPI_NAMES_KEPT, OPI_NAMES_PARTIAL };
+
 /* ---- forms.c ---- */
+/* What is emitted next belongs to node n; its names are none of the whole graph's. */
+opipe_status opi_w_origin(opi_writer *w, const opi_node *node);
 opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out);
 opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out);
 opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out);
@@ -53,9 +58,9 @@ opipe_status opi_w_runs(opi_writer *w, const opi_labels *l, opi_shard_run **out_
                         uint32_t *out_n, int64_t *out_sum, bool *out_shared);
 /* ---- nodes.c ---- */
 /* Node n with these inputs, of which input 0 is cut by in_labels (NULL: whole) and output o by
- * out_labels[o]; out [n_out]. Outputs keep their names with `named`. */
+ * out_labels[o]; out [n_out]. names: OPI_NAMES_*. */
 opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi_labels *in_labels,
-                        opi_labels *const *out_labels, bool named, uint32_t *out);
+                        opi_labels *const *out_labels, uint32_t names, uint32_t *out);
 /* ---- special.c ---- */
 opipe_status opi_w_special(opi_writer *w, uint32_t n);
 

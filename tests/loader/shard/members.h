@@ -138,7 +138,7 @@ static inline void test_around(const opi_value *x, int32_t axis, uint64_t *out_o
 
 /* One collective of all members. */
 static inline opipe_status test_collect(test_group *t, opipe_error *err) {
-  opi_collective how[TEST_MOST_MEMBERS];
+  opi_collective how[TEST_MOST_MEMBERS] = {{0}};
   uint32_t in[TEST_MOST_MEMBERS], out[TEST_MOST_MEMBERS];
   bool ok = true;
   for (uint32_t r = 0; r < t->width; ++r) {
