@@ -6,15 +6,15 @@
 #include "partition/lists/listing.h"
 
 static opipe_status note_left(opi_listing *l, uint32_t occurrence, uint32_t before, int32_t lap) {
-  for (uint32_t i = l->left_of[occurrence]; i != OPIPE_NONE; i = l->left[i].next) {
-    if (l->left[i].before == before && l->left[i].lap == lap)
+  for (uint32_t i = l->left.of[occurrence]; i != OPIPE_NONE; i = l->left.list[i].next) {
+    if (l->left.list[i].before == before && l->left.list[i].lap == lap)
       return OPIPE_OK;
   }
-  if (!opi_arena_grow(&l->scratch, (void **)&l->left, &l->room_left, l->n_left + 1,
-                      sizeof *l->left))
-    return opi_fail_nomem(l->err, sizeof *l->left, "messages");
-  l->left[l->n_left] = (opi_left){before, lap, l->left_of[occurrence]};
-  l->left_of[occurrence] = l->n_left++;
+  if (!opi_arena_grow(&l->scratch, (void **)&l->left.list, &l->left.room, l->left.n + 1,
+                      sizeof *l->left.list))
+    return opi_fail_nomem(l->err, sizeof *l->left.list, "messages");
+  l->left.list[l->left.n] = (opi_left){before, lap, l->left.of[occurrence]};
+  l->left.of[occurrence] = l->left.n++;
   return OPIPE_OK;
 }
 
@@ -132,12 +132,12 @@ static opipe_status list_drains(opi_listing *l) {
                      message->microbatch;
     if (message->direct)
       continue;
-    const uint32_t left = credit ? OPIPE_NONE : l->left_of[src];
+    const uint32_t left = credit ? OPIPE_NONE : l->left.of[src];
     const uint32_t tail = plan->n_actions + l->lists->streams[message->stream].src_rank;
     if (left == OPIPE_NONE)
       OPI_TRY(add_drain(l, i, 0, tail, &keys, &room));
-    for (uint32_t k = left; k != OPIPE_NONE; k = l->left[k].next)
-      OPI_TRY(add_drain(l, i, l->left[k].lap, l->left[k].before, &keys, &room));
+    for (uint32_t k = left; k != OPIPE_NONE; k = l->left.list[k].next)
+      OPI_TRY(add_drain(l, i, l->left.list[k].lap, l->left.list[k].before, &keys, &room));
   }
   return opi_bucket_make(l, keys, l->n_drains,
                          opi_listing_post_key(l, l->cut->n_cells * plan->n_microbatches),
@@ -146,10 +146,10 @@ static opipe_status list_drains(opi_listing *l) {
 
 opipe_status opi_listing_drains(opi_listing *l) {
   const size_t n = (size_t)l->cut->n_cells * l->plan->n_microbatches;
-  l->left_of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
-  if (l->left_of == NULL)
-    return opi_fail_nomem(l->err, n * sizeof *l->left_of, "messages");
-  memset(l->left_of, 0xff, n * sizeof *l->left_of);
+  l->left.of = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
+  if (l->left.of == NULL)
+    return opi_fail_nomem(l->err, n * sizeof *l->left.of, "messages");
+  memset(l->left.of, 0xff, n * sizeof *l->left.of);
   OPI_TRY(l->circle ? find_left_circle(l) : find_left_list(l));
   return list_drains(l);
 }

@@ -25,6 +25,12 @@ typedef struct opi_left {
   uint32_t next; /* of the same occurrence; OPIPE_NONE */
 } opi_left;
 
+typedef struct opi_lefts {
+  uint32_t *of; /* [occurrences] index in list; OPIPE_NONE: it leaves at the rank's tail */
+  opi_left *list;
+  uint32_t n, room;
+} opi_lefts;
+
 typedef struct opi_drain {
   uint32_t message;
   int32_t lap;
@@ -46,8 +52,7 @@ typedef struct opi_listing {
   uint32_t *stream_at;                      /* [(route * R + src) * R + dst] */
   uint32_t *send_key, *recv_key, *post_key; /* [n_messages] action; n_actions + rank: the head */
   bool *post_next;                          /* [n_messages] posted for the next body */
-  uint32_t *left_of; /* [occurrences] index in left; OPIPE_NONE: it leaves at the rank's tail */
-  opi_left *left;
+  opi_lefts left;
   opi_drain *drain_items;
   opi_credit *credits;                    /* [n_messages - first_credit] */
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
@@ -55,8 +60,8 @@ typedef struct opi_listing {
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
   opi_bucket reductions_at;  /* by action; n_actions + rank: the tail */
   opi_bucket ends;           /* by rank, strict: messages with an end on the rank, by time */
-  uint32_t room_messages, room_streams, room_steps, room_credits, room_left, room_drains;
-  uint32_t n_left, n_drains;
+  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
+  uint32_t n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Queues the sums to which ranks have come, finds which are met, and describes those that are not;
+ * see meetings.h. */
 #include "partition/lists/meetings.h"
 
 #include <stdarg.h>
@@ -51,7 +53,7 @@ opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clo
     return opi_fail_nomem(err, n * sizeof *out->first, "a proof");
   for (uint32_t i = 0; i < n; ++i)
     out->first[i + 1] = out->first[i] + lists->meetings[i].n_ranks;
-  out->entries = OPI_ARENA_ARRAY(arena, opi_entries, lists->n_ranks);
+  out->entries = OPI_ARENA_ARRAY(arena, opi_sum_entries, lists->n_ranks);
   out->due = OPI_ARENA_ARRAY(arena, uint32_t, lists->n_ranks);
   out->starts = OPI_ARENA_ARRAY(arena, uint32_t, out->first[n]);
   out->come = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n_items * out->first[n]);
@@ -70,7 +72,7 @@ opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clo
 
 /* The rank's earlier entry that is in the way of entry i; OPIPE_NONE: it counts. */
 static uint32_t in_the_way(const opi_meetings *m, uint32_t rank, uint32_t i) {
-  const opi_entries *e = &m->entries[rank];
+  const opi_sum_entries *e = &m->entries[rank];
   uint32_t k = 0;
   while (k < i && !in_order(m, e->list[k].meet, e->list[i].meet))
     ++k;
@@ -80,11 +82,11 @@ static uint32_t in_the_way(const opi_meetings *m, uint32_t rank, uint32_t i) {
 /* Removes a met sum from its rank's entries. Later ones that it was in the way of count from its
  * time on. */
 static void leave(opi_meetings *m, uint32_t rank, uint32_t meet) {
-  opi_entries *e = &m->entries[rank];
+  opi_sum_entries *e = &m->entries[rank];
   uint32_t n = 0;
   bool behind = false;
   for (uint32_t i = 0; i < e->n; ++i) {
-    opi_entry entry = e->list[i];
+    opi_sum_entry entry = e->list[i];
     if (entry.meet == meet) {
       behind = true;
       continue;
@@ -99,7 +101,7 @@ static void leave(opi_meetings *m, uint32_t rank, uint32_t meet) {
 static double last_entry(const opi_meetings *m, const opi_list_meeting *meeting, uint32_t meet) {
   double last = 0;
   for (uint32_t i = 0; i < meeting->n_ranks; ++i) {
-    const opi_entries *e = &m->entries[meeting->ranks[i]];
+    const opi_sum_entries *e = &m->entries[meeting->ranks[i]];
     for (uint32_t k = 0; k < e->n; ++k)
       last = e->list[k].meet == meet && e->list[k].at > last ? e->list[k].at : last;
   }
@@ -109,10 +111,10 @@ static double last_entry(const opi_meetings *m, const opi_list_meeting *meeting,
 /* Makes the rank's next entry count that can; *out_met: the sum that all have come to with it, or
  * OPIPE_NONE. False: there is no such entry. */
 static bool count_next(opi_meetings *m, uint32_t rank, uint32_t *out_met) {
-  opi_entries *e = &m->entries[rank];
+  opi_sum_entries *e = &m->entries[rank];
   *out_met = OPIPE_NONE;
   for (uint32_t i = 0; i < e->n; ++i) {
-    opi_entry *entry = &e->list[i];
+    opi_sum_entry *entry = &e->list[i];
     if (entry->counts || in_the_way(m, rank, i) != OPIPE_NONE)
       continue;
     entry->counts = true;
@@ -154,7 +156,7 @@ void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t m
                        uint32_t step, double now) {
   const uint32_t at =
       meeting == OPIPE_NONE ? OPIPE_NONE : member(&m->lists->meetings[meeting], rank);
-  opi_entries *e = &m->entries[rank];
+  opi_sum_entries *e = &m->entries[rank];
   if (at == OPIPE_NONE)
     return;
   const uint32_t slot = m->first[meeting] + at;
@@ -165,7 +167,7 @@ void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t m
     return;
   }
   e->list[e->n++] =
-      (opi_entry){.meet = item * m->lists->n_meetings + meeting, .step = step, .at = now};
+      (opi_sum_entry){.meet = item * m->lists->n_meetings + meeting, .step = step, .at = now};
   settle(m, rank);
 }
 
@@ -195,13 +197,13 @@ bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, double *i
 
 /* ---- reports ---- */
 
-typedef struct report {
+typedef struct sum_report {
   const opi_meetings *m;
   char *text;
   size_t at, room;
-} report;
+} sum_report;
 
-static void say(report *r, const char *format, ...) {
+static void say(sum_report *r, const char *format, ...) {
   va_list args;
   va_start(args, format);
   const int n = vsnprintf(r->text + r->at, r->room - r->at, format, args);
@@ -209,7 +211,7 @@ static void say(report *r, const char *format, ...) {
   r->at = n < 0 || (size_t)n >= r->room - r->at ? r->room - 1 : r->at + (size_t)n;
 }
 
-static void name_sum(report *r, uint32_t meet) {
+static void name_sum(sum_report *r, uint32_t meet) {
   const opi_lists *l = r->m->lists;
   const opi_list_meeting *meeting = &l->meetings[meet % l->n_meetings];
   if (meeting->tensor == NULL)
@@ -220,7 +222,7 @@ static void name_sum(report *r, uint32_t meet) {
 
 /* The rank's entry of a sum; OPIPE_NONE: it has not come. */
 static uint32_t entry_of(const opi_meetings *m, uint32_t rank, uint32_t meet) {
-  const opi_entries *e = &m->entries[rank];
+  const opi_sum_entries *e = &m->entries[rank];
   uint32_t i = 0;
   while (i < e->n && e->list[i].meet != meet)
     ++i;
@@ -256,7 +258,7 @@ uint32_t opi_meetings_describe(const opi_meetings *m, uint32_t item, uint32_t me
                                size_t room) {
   const uint32_t *first_step = m->lists->rank_first;
   uint32_t meet = item * m->lists->n_meetings + meeting, inside = meet;
-  report r = {m, text, 0, room};
+  sum_report r = {m, text, 0, room};
   for (uint32_t i = 0; i < m->lists->n_meetings && inside != OPIPE_NONE; ++i)
     inside = next_sum(m, inside);
   meet = inside == OPIPE_NONE ? meet : inside; /* in the cycle, if there is one */
@@ -268,8 +270,8 @@ uint32_t opi_meetings_describe(const opi_meetings *m, uint32_t item, uint32_t me
       name_sum(&r, meet);
       return o.rank;
     }
-    const opi_entry *way = &m->entries[o.rank].list[o.way];
-    const opi_entry *entry = &m->entries[o.rank].list[o.entry];
+    const opi_sum_entry *way = &m->entries[o.rank].list[o.way];
+    const opi_sum_entry *entry = &m->entries[o.rank].list[o.entry];
     say(&r, "comes at step %u to ", way->step - first_step[o.rank]);
     name_sum(&r, way->meet);
     say(&r, " and at step %u to ", entry->step - first_step[o.rank]);

@@ -12,32 +12,32 @@
 #include "partition/plan/clock.h"
 
 /* A sum to which a rank has come and which is not yet met. */
-typedef struct opi_entry {
+typedef struct opi_sum_entry {
   uint32_t meet; /* item * n_meetings + meeting */
   uint32_t step;
   double at;   /* when it counts, as far as known */
   bool counts; /* no earlier sum is in its way */
-} opi_entry;
+} opi_sum_entry;
 
 /* The entries of one rank, in the order in which it came. */
-typedef struct opi_entries {
-  opi_entry *list; /* [room] */
+typedef struct opi_sum_entries {
+  opi_sum_entry *list; /* [room] */
   uint32_t n, room;
-} opi_entries;
+} opi_sum_entries;
 
 typedef struct opi_meetings {
   const opi_lists *lists;
   opi_clock *clock;
   opi_arena *arena;
   uint64_t first_event;
-  opi_entries *entries; /* [n_ranks] */
-  uint32_t *first;      /* [n_meetings + 1] into starts: one for every rank of the group */
-  uint32_t *starts;     /* steps of a rank that begin the sum */
-  uint32_t *come;       /* [n_items * first[n_meetings]] of these, steps taken */
-  uint32_t *n_counting; /* [n_items * n_meetings] */
-  double *met;          /* the same index: when all had come; below 0: not yet */
-  uint32_t *due;        /* [n_ranks] ranks whose entries are to be looked at */
-  bool failed;          /* out of memory */
+  opi_sum_entries *entries; /* [n_ranks] */
+  uint32_t *first;          /* [n_meetings + 1] into starts: one for every rank of the group */
+  uint32_t *starts;         /* steps of a rank that begin the sum */
+  uint32_t *come;           /* [n_items * first[n_meetings]] of these, steps taken */
+  uint32_t *n_counting;     /* [n_items * n_meetings] */
+  double *met;              /* the same index: when all had come; below 0: not yet */
+  uint32_t *due;            /* [n_ranks] ranks whose entries are to be looked at */
+  bool failed;              /* out of memory */
 } opi_meetings;
 
 /* Events of the clock from first_event on are those of meetings: n_items * n_meetings. All in

@@ -537,7 +537,7 @@ static opipe_status run_all(replay *p, opi_arena *scratch) {
   OPI_TRY(prepare(p, scratch));
   OPI_TRY(opi_clock_run(&p->clock, p->err));
   if (p->meetings.failed)
-    return opi_fail_nomem(p->err, sizeof(opi_entry), "a proof");
+    return opi_fail_nomem(p->err, sizeof(opi_sum_entry), "a proof");
   OPI_TRY(stuck(p));
   if (p->result != NULL)
     measure(p);

@@ -13,13 +13,13 @@ typedef struct stage_sum {
   uint32_t stage; /* of the plan */
 } stage_sum;
 
-typedef struct placing {
+typedef struct sum_placing {
   opi_listing *l;
   stage_sum *sums;          /* [whole stages] in order */
   uint32_t *first;          /* [whole stages + 1] by place in `sums`, into l->reductions */
   uint32_t *keys;           /* [reductions] */
   uint32_t n_stages, n_all; /* whole stages; reductions */
-} placing;
+} sum_placing;
 
 static int by_last(const void *x, const void *y) {
   const stage_sum *a = x, *b = y;
@@ -54,7 +54,7 @@ static uint32_t instances_of_stage(const opi_listing *l) {
   return l->plan->n_pieces * l->plan->n_replicas;
 }
 
-static void order_sums(const placing *p) {
+static void order_sums(const sum_placing *p) {
   const opi_listing *l = p->l;
   const uint32_t each = instances_of_stage(l);
   for (uint32_t s = 0; s < p->n_stages; ++s) {
@@ -71,7 +71,7 @@ static void order_sums(const placing *p) {
     qsort(p->sums, p->n_stages, sizeof *p->sums, by_last);
 }
 
-static opipe_status list_reductions(placing *p) {
+static opipe_status list_reductions(sum_placing *p) {
   opi_listing *l = p->l;
   const uint32_t each = instances_of_stage(l), n = p->n_stages * each;
   l->reductions = OPI_ARENA_ARRAY(&l->scratch, opi_reduction, n);
@@ -115,7 +115,7 @@ static bool is_trained(const opi_listing *l, uint32_t stage) {
 }
 
 /* Makes the meeting of the ranks of a stage, if several have something to add up. */
-static opipe_status add_meeting(placing *p, uint32_t k) {
+static opipe_status add_meeting(sum_placing *p, uint32_t k) {
   opi_lists *lists = p->l->lists;
   const uint32_t first = p->first[k], n = p->first[k + 1] - first;
   uint32_t *ranks = OPI_ARENA_ARRAY(&lists->arena, uint32_t, n), n_ranks = 0;
@@ -138,7 +138,7 @@ static opipe_status add_meeting(placing *p, uint32_t k) {
   return OPIPE_OK;
 }
 
-static opipe_status list_meetings(placing *p) {
+static opipe_status list_meetings(sum_placing *p) {
   opi_lists *lists = p->l->lists;
   lists->meetings = OPI_ARENA_ARRAY(&lists->arena, opi_list_meeting, p->n_stages);
   if (lists->meetings == NULL)
@@ -151,7 +151,7 @@ static opipe_status list_meetings(placing *p) {
 /* ---- one order ---- */
 
 /* The last of a stage's reductions on a rank, with which the rank comes to the sum. */
-static uint32_t last_on(const placing *p, uint32_t k, uint32_t rank) {
+static uint32_t last_on(const sum_placing *p, uint32_t k, uint32_t rank) {
   uint32_t last = OPIPE_NONE;
   for (uint32_t i = p->first[k]; i < p->first[k + 1]; ++i) {
     if (p->l->reductions[i].rank == rank && (last == OPIPE_NONE || p->keys[i] >= p->keys[last]))
@@ -161,7 +161,7 @@ static uint32_t last_on(const placing *p, uint32_t k, uint32_t rank) {
 }
 
 /* Moves a rank's coming to a sum behind that to an earlier one, if two ranks have both. */
-static void follow(const placing *p, uint32_t before, uint32_t k) {
+static void follow(const sum_placing *p, uint32_t before, uint32_t k) {
   uint32_t n_shared = 0;
   for (uint32_t pass = 0; pass < 2; ++pass) {
     for (uint32_t i = p->first[k]; i < p->first[k + 1]; ++i) {
@@ -178,7 +178,7 @@ static void follow(const placing *p, uint32_t before, uint32_t k) {
 }
 
 opipe_status opi_listing_sums(opi_listing *l) {
-  placing p = {.l = l, .n_stages = l->plan->n_stages / l->plan->n_pieces};
+  sum_placing p = {.l = l, .n_stages = l->plan->n_stages / l->plan->n_pieces};
   if (!l->plan->trains)
     return OPIPE_OK;
   p.sums = OPI_ARENA_ARRAY(&l->scratch, stage_sum, p.n_stages);

@@ -74,9 +74,10 @@ static opipe_status row_bytes(const opi_composing *m, const opi_composed_slice *
   const int64_t unit = value->shape[dim] / m->rows;
   const opi_carry *carry = &s->axes->carry[cell->value];
   const bool known = !mixed && carry->axis == dim;
-  if (known && carry->count != 0)
+  if (known && carry->count != 0) {
     return refuse(m, s, base_cell,
                   "holds positions among its rows, which begin anew in every part");
+  }
   const bool holds = unit >= 1 && value->shape[dim] == unit * m->rows;
   if (!front || !holds ||
       (known ? carry->outer != 1 : unit > 1 && !seen_in_front(s, value, dim, unit)))

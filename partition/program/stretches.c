@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Walks a graph's nodes in order and numbers the places of every stage; see stretches.h. */
 #include "partition/program/stretches.h"
 
 #include <string.h>
 
-/* Of a forward node: it sums; the gradient of its input is summed. */
+/* Kinds of forward nodes: the node sums; the gradient of its input is summed. */
 enum { FORWARD_SUM = 1, BACKWARD_SUM = 2 };
 
 /* A stage while its forward nodes are walked in order. */
-typedef struct walk {
+typedef struct stage_walk {
   uint32_t last;   /* node; OPIPE_NONE: none yet */
   uint32_t first;  /* of the sums that end with `last` and stand at one cut */
   uint32_t region; /* of `last` */
   uint32_t joined; /* first of the regions that F computes together with it */
-} walk;
+} stage_walk;
 
-typedef struct finding {
+typedef struct stretch_finding {
   const opi_stretch_source *from;
   const opi_graph *graph;
-  uint8_t *sums;    /* [n_nodes] */
-  uint32_t *region; /* [n_nodes] of forward nodes */
-  walk *walks;      /* [n_stages] */
-} finding;
+  uint8_t *sums;     /* [n_nodes] */
+  uint32_t *region;  /* [n_nodes] of forward nodes */
+  stage_walk *walks; /* [n_stages] */
+} stretch_finding;
 
 static bool is_forward(const opi_node *node) {
   return node->pass != OPIPE_PASS_BACKWARD_INPUT && node->pass != OPIPE_PASS_BACKWARD_WEIGHT;
 }
 
-static bool is_collective(const finding *f, uint32_t node) {
+static bool is_collective(const stretch_finding *f, uint32_t node) {
   return f->from->is_collective(f->from->ctx, &f->graph->nodes[node]);
 }
 
-static void find_sums(const finding *f) {
+static void find_sums(const stretch_finding *f) {
   for (uint32_t n = 0; n < f->graph->n_nodes; ++n) {
     if (!is_collective(f, n))
       continue;
@@ -43,7 +44,7 @@ static void find_sums(const finding *f) {
 
 /* Whether the node stands at the same cut as the sums before it: all are of one kind, and it reads
  * none of their results. */
-static bool stands_with(const finding *f, const walk *w, uint32_t n) {
+static bool stands_with(const stretch_finding *f, const stage_walk *w, uint32_t n) {
   const opi_node *node = &f->graph->nodes[n];
   if (f->sums[n] != f->sums[w->last])
     return false;
@@ -57,7 +58,7 @@ static bool stands_with(const finding *f, const walk *w, uint32_t n) {
 }
 
 /* Steps over a forward node. Behind sums another region begins. */
-static void step(const finding *f, walk *w, uint32_t n) {
+static void step(const stretch_finding *f, stage_walk *w, uint32_t n) {
   const uint8_t ended = w->last == OPIPE_NONE ? 0 : f->sums[w->last];
   const bool together = ended != 0 && stands_with(f, w, n);
   if (ended != 0 && !together) {
@@ -74,9 +75,9 @@ static void place(opi_stretches *out, uint32_t n, uint32_t at) {
   out->n_places = at >= out->n_places ? at + 1 : out->n_places;
 }
 
-static void place_all(const finding *f, opi_stretches *out) {
+static void place_all(const stretch_finding *f, opi_stretches *out) {
   for (uint32_t n = 0; n < f->graph->n_nodes; ++n) {
-    walk *w = &f->walks[f->from->stage[n]];
+    stage_walk *w = &f->walks[f->from->stage[n]];
     if (!is_forward(&f->graph->nodes[n]))
       continue;
     step(f, w, n);
@@ -95,18 +96,18 @@ opipe_status opi_stretches_find(const opi_stretch_source *source, opi_arena *are
   const uint32_t n = source->graph->n_nodes;
   opi_arena scratch;
   opi_arena_init(&scratch, arena->allocator, 0);
-  finding f = {.from = source,
-               .graph = source->graph,
-               .sums = OPI_ARENA_ARRAY(&scratch, uint8_t, n),
-               .region = OPI_ARENA_ARRAY(&scratch, uint32_t, n),
-               .walks = OPI_ARENA_ARRAY(&scratch, walk, source->n_stages)};
+  stretch_finding f = {.from = source,
+                       .graph = source->graph,
+                       .sums = OPI_ARENA_ARRAY(&scratch, uint8_t, n),
+                       .region = OPI_ARENA_ARRAY(&scratch, uint32_t, n),
+                       .walks = OPI_ARENA_ARRAY(&scratch, stage_walk, source->n_stages)};
   *out = (opi_stretches){.stage = OPI_ARENA_ARRAY(arena, uint32_t, n), .n_places = 1};
   opipe_status status = OPIPE_OK;
   if (f.sums == NULL || f.region == NULL || f.walks == NULL || out->stage == NULL) {
     status = opi_fail_nomem(err, n * sizeof *out->stage, "stretches");
   } else {
     for (uint32_t s = 0; s < source->n_stages; ++s)
-      f.walks[s] = (walk){.last = OPIPE_NONE};
+      f.walks[s] = (stage_walk){.last = OPIPE_NONE};
     find_sums(&f);
     place_all(&f, out);
   }
