@@ -166,7 +166,7 @@ static const opi_field train_options[] = {
     ANY(T, epsilon),
     ANY(T, decay),
     ANY(T, clip_norm),
-    FLAGS(T, flags, OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER),
+    FLAGS(T, flags, OPIPE_TRAIN_NESTEROV | OPIPE_TRAIN_EPS_INNER | OPIPE_TRAIN_SHARD_OPTIMIZER),
     CHOICE(T, lr_schedule, OPIPE_LR_COSINE),
     ANY(T, warmup_steps),
     ANY(T, total_steps),

@@ -54,23 +54,25 @@ opipe_status opi_train_options_read(const opipe_train_options *options, const ch
 #define SWITCH(KEY, field, ...) out_spec->optimizer.field = (o.flags & OPIPE_TRAIN_##KEY) != 0;
   opipe_train_options o = {0};
   OPI_TRY(opi_params_read(&opi_struct_train_options, call, options, &o, err));
-  *out_spec = (opi_train_spec){.loss = {.kind = o.loss,
-                                        .shift = o.shift,
-                                        .output = o.output,
-                                        .labels = o.labels,
-                                        .ignore = o.ignore,
-                                        .smoothing = o.smoothing},
-                               .recompute = o.recompute,
-                               .compute = o.compute,
-                               .seed = o.seed,
-                               .optimizer = {.kind = o.optimizer,
-                                             .lr_schedule = o.lr_schedule,
-                                             .warmup_steps = o.warmup_steps,
-                                             .total_steps = o.total_steps,
-                                             .clip_norm = o.clip_norm,
-                                             .no_decay = o.no_decay,
-                                             .n_no_decay = o.n_no_decay,
-                                             .loss_scaling = o.loss_scaling != 0}};
+  *out_spec =
+      (opi_train_spec){.loss = {.kind = o.loss,
+                                .shift = o.shift,
+                                .output = o.output,
+                                .labels = o.labels,
+                                .ignore = o.ignore,
+                                .smoothing = o.smoothing},
+                       .recompute = o.recompute,
+                       .compute = o.compute,
+                       .seed = o.seed,
+                       .optimizer = {.kind = o.optimizer,
+                                     .lr_schedule = o.lr_schedule,
+                                     .warmup_steps = o.warmup_steps,
+                                     .total_steps = o.total_steps,
+                                     .clip_norm = o.clip_norm,
+                                     .no_decay = o.no_decay,
+                                     .n_no_decay = o.n_no_decay,
+                                     .loss_scaling = o.loss_scaling != 0,
+                                     .shard = (o.flags & OPIPE_TRAIN_SHARD_OPTIMIZER) != 0}};
   OPIPE_TAKES(NUMBER, SWITCH)
 #undef NUMBER
 #undef SWITCH
@@ -106,7 +108,8 @@ opipe_status opi_api_plan_training(opi_plan_object *plan, opipe_train_options *i
                                  .total_steps = of->total_steps,
                                  .no_decay = of->no_decay,
                                  .n_no_decay = of->n_no_decay,
-                                 .loss_scaling = of->loss_scaling};
+                                 .loss_scaling = of->loss_scaling,
+                                 .flags = of->shard != 0 ? OPIPE_TRAIN_SHARD_OPTIMIZER : 0u};
   OPIPE_TAKES(NUMBER, SWITCH)
 #undef NUMBER
 #undef SWITCH

@@ -39,7 +39,7 @@ typedef struct cli_train_texts {
   cli_list data, parameters, no_decay;
   cli_list globs;
   bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, or --frozen */
-  const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas;
+  const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas, *shard;
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
   uint64_t n_steps, n_epochs, save_every;

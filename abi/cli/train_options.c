@@ -325,7 +325,7 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
 #define TYPE(key, word) OPIPE_##key,
   static const uint32_t types[] = {OPIPE_COMPUTE_TYPES(TYPE)};
   const cli_train_texts *t = &o->t;
-  uint32_t type = 0;
+  uint32_t type = 0, shard = 0;
   *out = (opipe_train_options){.struct_size = sizeof(*out),
                                .seed = o->seed,
                                .clip_norm = t->clip,
@@ -345,6 +345,9 @@ int cli_train_read(const cli_options *o, uint64_t n_steps, uint32_t shift, cli_t
     status = read_word("recompute", t->recompute, "none|stage|block|attention", &out->recompute);
   if (status == CLI_DONE)
     status = read_word("compute", t->compute, &OPIPE_COMPUTE_TYPES(WORD)[1], &type);
+  if (status == CLI_DONE)
+    status = read_word("shard", t->shard, "none|optimizer", &shard);
+  out->flags |= shard != 0 ? OPIPE_TRAIN_SHARD_OPTIMIZER : 0u;
   out->compute = status == CLI_DONE ? types[type] : 0;
   out->loss_scaling = out->compute == OPIPE_FLOAT16;
   return status;

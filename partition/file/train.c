@@ -37,6 +37,8 @@ static void write_optimizer(opi_text *t, const opi_optimizer *o) {
                   RATES[o->lr_schedule], o->warmup_steps, o->total_steps, o->loss_scaling);
   OPIPE_TAKES(WRITE_NUMBER, OPIPE_LEFT_OUT)
   write_number(t, "clip_norm", o->clip_norm);
+  if (o->shard != 0) /* a plan without is written as before 1.5 */
+    opi_text_puts(t, ", \"shard\": 1");
   opi_text_puts(t, ", \"no_decay\": [");
   for (uint32_t i = 0; i < o->n_no_decay; ++i) {
     opi_text_puts(t, i == 0 ? "" : ", ");
@@ -208,6 +210,8 @@ static opipe_status read_optimizer(const json_t *root, opi_arena *scratch, opi_o
   OPI_TRY(opi_json_get_u64(object, WHAT, "total", INT64_MAX, &o->total_steps, err));
   OPIPE_TAKES(READ_NUMBER, OPIPE_LEFT_OUT)
   OPI_TRY(opi_json_get_number(object, WHAT, "clip_norm", &o->clip_norm, err));
+  if (json_object_get(object, "shard") != NULL)
+    OPI_TRY(read_u32(object, "shard", 1, &o->shard, err));
   OPI_TRY(opi_json_get_array(object, WHAT, "no_decay", &globs, err));
   const char **list = OPI_ARENA_ARRAY(scratch, const char *, json_array_size(globs));
   if (list == NULL)

@@ -173,7 +173,8 @@ static opipe_status add_weights(predict *p) {
       .n_holders = n_holders,
       .n_sources = cut->n_params,
       .n_versions = plan->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
-      .n_moments = opi_optimizer_moments(&plan->train->optimizer)};
+      .n_moments = opi_optimizer_moments(&plan->train->optimizer),
+      .shard = plan->train->optimizer.shard != 0};
   OPI_TRY(opi_predict_weights(&query, &p->scratch, layouts, bytes, p->err));
   for (uint32_t h = 0; h < n_holders; ++h) {
     opi_memory *m = &p->memory[holders[h].rank];

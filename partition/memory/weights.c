@@ -235,11 +235,32 @@ bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *
   return true;
 }
 
+uint32_t opi_weight_holder_at(const opi_weight_query *query, uint32_t slot, uint32_t n) {
+  uint32_t after = 0, found = OPIPE_NONE;
+  for (uint32_t i = 0; i <= n; ++i) {
+    uint32_t best = OPIPE_NONE;
+    found = OPIPE_NONE;
+    for (uint32_t h = 0; h < query->n_holders; ++h) {
+      const uint32_t k = opi_weight_index(&query->holders[h], slot);
+      if (k == OPIPE_NONE || query->holders[h].first[k] >= best ||
+          query->holders[h].first[k] < after)
+        continue;
+      best = query->holders[h].first[k];
+      found = h;
+    }
+    if (found == OPIPE_NONE)
+      return OPIPE_NONE;
+    after = best + 1;
+  }
+  return found;
+}
+
 static void add_bytes(const opi_weight_query *query, const opi_weight_holder *holder,
                       const opi_weight_layout *layouts, opi_weight_bytes *bytes) {
   for (uint32_t k = 0; k < holder->n_params; ++k) {
     const bool trained = query->trained[holder->params[k]];
-    const uint64_t state = opi_align_up(layouts[k].master_bytes, holder->alignment);
+    const uint64_t state = opi_align_up(
+        query->shard ? layouts[k].own_bytes : layouts[k].master_bytes, holder->alignment);
     bytes->params += layouts[k].params_bytes;
     bytes->versions += layouts[k].params_bytes * (query->n_versions - 1);
     bytes->gradients += layouts[k].gradient_bytes;
@@ -290,8 +311,10 @@ opipe_status opi_predict_weights(const opi_weight_query *query, opi_arena *arena
     if (layouts[i] == NULL)
       return opi_fail_nomem(err, holder->n_params * sizeof **layouts, "sizes of weights");
     OPI_TRY(ask_holder(query, i, &all, layouts[i], err));
-    add_bytes(query, holder, layouts[i], &bytes[i]);
   }
+  OPI_TRY(opi_weight_buckets(query, layouts, arena, NULL, NULL, err));
+  for (uint32_t i = 0; i < query->n_holders; ++i)
+    add_bytes(query, &query->holders[i], layouts[i], &bytes[i]);
   OPI_TRY(add_shared(query, layouts, bytes, err));
   for (uint32_t i = 0; i < query->n_holders; ++i) {
     if (out_layouts != NULL)

@@ -40,6 +40,7 @@ typedef struct opi_weight_query {
   uint32_t n_readers, n_holders, n_sources;
   uint32_t n_versions; /* 1 or 2 */
   uint32_t n_moments;  /* of the optimizer: 0, 1 or 2 */
+  bool shard;          /* holders have the moments of their parts alone */
 } opi_weight_query;
 
 /* One parameter of one holder. */
@@ -47,7 +48,24 @@ typedef struct opi_weight_layout {
   uint64_t key, master_bytes; /* of the master; 0 bytes: no program reads it */
   uint64_t params_bytes;      /* all layouts, each rounded to the alignment */
   uint64_t gradient_bytes;    /* all accumulators, each rounded; 0: nothing accumulates here */
+  /* The holder's part of the master: bytes from own_first on, a multiple of the alignment. Its norm
+   * is that of this part; with `shard` so are moments and update. Whole for the only holder, and of
+   * what is added in dense form. */
+  uint64_t own_first, own_bytes;
 } opi_weight_layout;
+
+/* Trained parameters whose gradients are summed together, over the same holders. Their masters, one
+ * after the other, are divided among the holders, as equally as the alignment allows. */
+typedef struct opi_weight_bucket {
+  uint32_t *slots;   /* [n_slots] falling, so that a backward completes the first first */
+  uint32_t *holders; /* [n_holders] indices, in the order of first readers; at least 2 */
+  uint64_t *ends;    /* [n_holders] bytes at which their parts end */
+  uint32_t n_slots, n_holders;
+  uint32_t stage; /* whose backward gives them */
+  bool tied;      /* summed at the step */
+  uint64_t n_bytes;
+} opi_weight_bucket;
+enum { OPI_BUCKET_BYTES = 4 << 20 }; /* most; a larger parameter has a bucket of its own */
 
 typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
@@ -76,6 +94,13 @@ bool opi_weight_layouts_equal(const opi_weight_query *query, opi_weight_layout *
 bool opi_weight_tied(const opi_weight_query *query, uint32_t slot);
 /* Index of `slot` in the holder's params; OPIPE_NONE: the holder does not read it. */
 uint32_t opi_weight_index(const opi_weight_holder *holder, uint32_t slot);
+/* The n-th holder of a slot in the order of first readers; OPIPE_NONE: there are fewer. */
+uint32_t opi_weight_holder_at(const opi_weight_query *query, uint32_t slot, uint32_t n);
+/* buckets.c: shares the trained parameters out, and sets own_first and own_bytes of `layouts`.
+ * out_buckets in `arena`. Ties that are added in dense form are in none of them. */
+opipe_status opi_weight_buckets(const opi_weight_query *query, opi_weight_layout *const *layouts,
+                                opi_arena *arena, opi_weight_bucket **out_buckets,
+                                uint32_t *out_n_buckets, opipe_error *err);
 /* Dense fp32 bytes of a parameter. */
 bool opi_weight_dense_bytes(const opipe_param_source *source, uint64_t *out_bytes);
 

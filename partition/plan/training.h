@@ -18,6 +18,7 @@ typedef struct opi_optimizer {
   const char *const *no_decay; /* [n_no_decay] globs */
   uint32_t n_no_decay;
   uint32_t loss_scaling; /* 1: dynamic loss scale, under compute OPIPE_FLOAT16 alone */
+  uint32_t shard; /* 1: the ranks that hold a parameter share out its moments and its update */
 } opi_optimizer;
 
 /* Errors: INVALID names the value that is out of range, and the range. */
@@ -30,9 +31,9 @@ static inline bool opi_optimizer_scales(const opi_optimizer *optimizer) {
   return optimizer->loss_scaling != 0;
 }
 /* True if a rank's step needs nothing from others but the sums of its own gradients: no norm to
- * clip by, no loss scale to judge. */
+ * clip by, no loss scale to judge, no part of a weight that another rank updates. */
 static inline bool opi_optimizer_steps_alone(const opi_optimizer *optimizer) {
-  return optimizer->clip_norm == 0 && !opi_optimizer_scales(optimizer);
+  return optimizer->clip_norm == 0 && !opi_optimizer_scales(optimizer) && optimizer->shard == 0;
 }
 
 /* The training that a plan is made for. The loss, the globs, recompute and compute shape the graph,

@@ -33,7 +33,7 @@ static opipe_part values_of(const opipe_group *g, uint64_t k) {
   return (opipe_part){first, g->n_values - first < most ? g->n_values - first : most};
 }
 
-/* Those of them that are in member m's part. */
+/* The values of chunk k that are in member m's part. */
 static opipe_part values_within(const opipe_group *g, uint64_t k, uint32_t m) {
   const opipe_part chunk = values_of(g, k), part = opipe_collect_part(&g->what, m, g->n_values);
   const uint64_t begin = chunk.first > part.first ? chunk.first : part.first;
@@ -101,7 +101,7 @@ static void add_share(const opipe_group *g, uint64_t k) {
   }
 }
 
-/* What the member gets of chunk k. */
+/* The member takes its values of chunk k. */
 static void take_chunk(opipe_group *g, uint64_t k) {
   const uint64_t size = size_of(g);
   const opipe_part chunk = values_of(g, k);

@@ -85,36 +85,57 @@ opipe_status opi_pieces_serve(const opipe_allocator *allocator, opi_weights *w, 
   return status;
 }
 
-/* Writes the listed tensors, and removes a file that could not be written whole. Even after a
- * failed write all tensors are got in which other sessions take part. */
+static bool is_same(const opi_stored *a, const opi_stored *b) {
+  return a->param == b->param && a->state == b->state && a->version == b->version;
+}
+
+/* Gets and adds the tensors of `all` that p has, in their order. Even after a failed write all
+ * tensors are got in which other sessions take part: every one if p is not a session's own, else
+ * those that are put together of parts. */
+static opipe_status add_pieces(opi_weights *w, const opi_pieces *all, opi_tensors_writer *writer,
+                               void *data, opi_pieces *p, opipe_status status, opipe_error *err) {
+  uint32_t next = 0;
+  for (uint32_t i = 0; i < all->n; ++i) {
+    const opi_stored *t = &all->list[i];
+    const uint64_t n_bytes = all->entries[i].n_bytes;
+    const bool mine = next < p->n && is_same(&p->list[next], t);
+    const bool together = !p->own || opi_weights_in_parts(w, t->param, t->state);
+    if (!together && (!mine || status < 0))
+      continue;
+    const opipe_status got = (together ? opi_weights_get : opi_weights_get_own)(
+        w, t->param, t->state, t->version, data, n_bytes, status < 0 ? NULL : err);
+    status = status < 0 ? status : got;
+    if (!mine)
+      continue;
+    p->hashes[next++] = opi_tensors_hash(data, status == OPIPE_OK ? n_bytes : 0);
+    if (status == OPIPE_OK)
+      status = opi_tensors_add(writer, data, n_bytes, err);
+  }
+  return status;
+}
+
+/* Writes the listed tensors, and removes a file that could not be written whole. all: what all
+ * sessions have. */
 static opipe_status write_pieces(const opipe_allocator *allocator, opi_weights *w, int dir,
-                                 const char *file, opi_pieces *p, opipe_error *err) {
+                                 const char *file, const opi_pieces *all, opi_pieces *p,
+                                 opipe_error *err) {
   opi_tensors_writer *writer = NULL;
-  void *data = opi_alloc(allocator, (size_t)p->largest + 1);
+  void *data = opi_alloc(allocator, (size_t)all->largest + 1);
   p->hashes = OPI_ARENA_ARRAY(&p->arena, uint64_t, p->n);
   if (data == NULL || p->hashes == NULL) {
-    opi_free(allocator, data, data == NULL ? 0 : (size_t)p->largest + 1);
-    return opi_fail_nomem(err, p->largest, "a tensor");
+    opi_free(allocator, data, data == NULL ? 0 : (size_t)all->largest + 1);
+    return opi_fail_nomem(err, all->largest, "a tensor");
   }
   opipe_status status = opi_tensors_create(allocator, dir, file, p->entries, p->n, &writer, err);
   if (status == OPIPE_OK)
     p->header_hash = opi_tensors_header_hash(writer);
-  for (uint32_t i = 0; i < p->n && (status == OPIPE_OK || !p->own); ++i) {
-    const uint64_t n_bytes = p->entries[i].n_bytes;
-    const opipe_status got = (p->own ? opi_weights_get_own : opi_weights_get)(
-        w, p->list[i].param, p->list[i].state, p->list[i].version, data, n_bytes,
-        status < 0 ? NULL : err);
-    status = status < 0 ? status : got;
-    p->hashes[i] = opi_tensors_hash(data, status == OPIPE_OK ? n_bytes : 0);
-    if (status == OPIPE_OK)
-      status = opi_tensors_add(writer, data, n_bytes, err);
-  }
+  status = add_pieces(w, all, writer, data, p, status, err);
   const bool made = writer != NULL; /* else the file there is not ours */
   if (status == OPIPE_OK)
     status = opi_tensors_finish(writer, NULL, err);
   else
     opi_tensors_cancel(writer);
-  opi_free(allocator, data, (size_t)p->largest + 1);
+  opi_free(allocator, data, (size_t)all->largest + 1);
   if (status == OPIPE_OK)
     return OPIPE_OK;
   if (made)
@@ -126,9 +147,16 @@ opipe_status opi_pieces_write(const opipe_allocator *allocator, opi_weights *w, 
                               bool own, int dir, const char *file, opi_pieces *out,
                               opipe_error *err) {
   *out = (opi_pieces){.n = 0, .own = own};
+  opi_pieces all = {.n = 0};
   opi_arena_init(&out->arena, allocator, 0);
-  OPI_TRY(list(w, out, err));
-  return write_pieces(allocator, w, dir, file, out, err);
+  opi_arena_init(&all.arena, allocator, 0);
+  opipe_status status = list(w, out, err);
+  if (status == OPIPE_OK)
+    status = list(w, &all, err);
+  if (status == OPIPE_OK)
+    status = write_pieces(allocator, w, dir, file, &all, out, err);
+  opi_arena_release(&all.arena);
+  return status;
 }
 
 opipe_status opi_shard_write(const opipe_allocator *allocator, opi_weights *w, bool own, int dir,

@@ -4,7 +4,8 @@
  * A backend packs and unpacks parameter sets, not moments. A moment has the master's layout, so it
  * is put into the gradient set's accumulator while it is packed or unpacked. Between steps the
  * accumulator is zero, or holds gradients that are kept; either is restored. This takes no device
- * memory and one copy to the host.
+ * memory and one copy to the host. Every holder of a moment that is shared out unpacks its part,
+ * with zeros elsewhere, and the dense forms are put together.
  */
 #include <string.h>
 
@@ -113,13 +114,31 @@ static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status st
   return status < 0 ? status : back;
 }
 
+/* Is the moment in parts? */
+static bool is_shared_out(const opi_weights *w, const opi_weight_param *p, uint32_t state) {
+  return opi_shards(w) && is_moment(state) && p->bucket != NULL;
+}
+
+/* Where the region lies in the accumulator, whose rest is zero then. */
+static opipe_status clear_around(opi_holder *holder, const opi_weight_param *param,
+                                 const opipe_region *region, opipe_region *out_place,
+                                 opipe_error *err) {
+  const bool part = region->n_bytes != param->gradient.n_bytes;
+  *out_place = part ? opi_own_part(param, &param->gradient) : param->gradient;
+  return part ? OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue,
+                        &param->gradient)
+              : OPIPE_OK;
+}
+
 static opipe_status unpack(const opi_weights *w, opi_holder *holder, const opi_weight_param *param,
                            const opipe_region *from, void *dst, uint64_t n_bytes,
                            opipe_error *err) {
   borrowed loan;
+  opipe_region place;
   OPI_TRY(borrow(w, holder, param, &loan, err));
-  opipe_status status =
-      OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, &param->gradient, from);
+  opipe_status status = clear_around(holder, param, from, &place, err);
+  if (status == OPIPE_OK && from->n_bytes != 0)
+    status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, &place, from);
   if (status == OPIPE_OK)
     status = opi_holder_sync(holder, err);
   if (status == OPIPE_OK) {
@@ -138,10 +157,11 @@ static opipe_status pack(const opi_weights *w, opi_holder *holder, const opi_wei
                                 holder->gradients, param->slot, src, n_bytes);
   if (status == OPIPE_OK)
     status = OPI_ASK("backend", holder->env.backend, params_commit, err, holder->gradients);
-  if (status == OPIPE_OK) {
-    status =
-        OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, to, &param->gradient);
-  }
+  const opipe_region place = to->n_bytes == param->gradient.n_bytes
+                                 ? param->gradient
+                                 : opi_own_part(param, &param->gradient);
+  if (status == OPIPE_OK && to->n_bytes != 0)
+    status = OPI_ASK("backend", holder->env.backend, copy, err, holder->env.queue, to, &place);
   if (status == OPIPE_OK)
     status = opi_holder_sync(holder, err);
   return give_back(w, &loan, status, err);
@@ -184,6 +204,31 @@ static opipe_status get_one(const opi_weights *weights, opi_holder *holder, uint
                 err);
 }
 
+/* Puts a moment together of what its holders have. Every element is in one of them, and 0 in the
+ * dense forms of the others. */
+static opipe_status get_parts(opi_weights *w, uint32_t slot, uint32_t state, bool shares, void *dst,
+                              uint64_t n_bytes, opipe_error *err) {
+  unsigned char *part = opi_alloc(w->allocator, (size_t)n_bytes), *all = dst;
+  opipe_status status = part == NULL ? opi_fail_nomem(err, n_bytes, "a moment") : OPIPE_OK;
+  memset(dst, 0, (size_t)n_bytes);
+  for (uint32_t i = 0; i < w->n_holders; ++i) {
+    opi_holder *holder = &w->holders[i];
+    if (!reads(holder, slot))
+      continue;
+    opipe_error *e = status < 0 ? NULL : err; /* the first error stays; all sessions go on */
+    opipe_status got = status;
+    if (holder->env.elsewhere == 0 && status == OPIPE_OK)
+      got = get_one(w, holder, slot, state, 0, part, n_bytes, e);
+    if (shares && part != NULL)
+      got = w->share(w->share_ctx, holder->env.rank, part, n_bytes, got, e);
+    for (uint64_t k = 0; got == OPIPE_OK && k < n_bytes; ++k)
+      all[k] |= part[k];
+    status = status < 0 ? status : got;
+  }
+  opi_free(w->allocator, part, (size_t)n_bytes);
+  return status;
+}
+
 opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint32_t state,
                               uint32_t version, uint64_t n_bytes, opipe_error *err) {
   uint32_t slot = 0, holder = 0;
@@ -198,6 +243,8 @@ opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t st
   opi_holder *holder = &weights->holders[i];
   if (n_bytes == 0)
     return OPIPE_OK;
+  if (weights->trained[slot] && is_shared_out(weights, opi_holder_param(holder, slot), state))
+    return get_parts(weights, slot, state, weights->share != NULL, dst, n_bytes, err);
   if (holder->env.elsewhere == 0)
     status = get_one(weights, holder, slot, state, version, dst, n_bytes, err);
   return weights->share == NULL
@@ -214,8 +261,25 @@ opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_
     return opi_fail(err, OPIPE_E_INTERNAL, "parameter '%s' is of rank %u, in another session", name,
                     holder->env.rank);
   }
-  return n_bytes == 0 ? OPIPE_OK
-                      : get_one(weights, holder, slot, state, version, dst, n_bytes, err);
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  return weights->trained[slot] && is_shared_out(weights, opi_holder_param(holder, slot), state)
+             ? get_parts(weights, slot, state, false, dst, n_bytes, err)
+             : get_one(weights, holder, slot, state, version, dst, n_bytes, err);
+}
+
+bool opi_weights_in_parts(const opi_weights *weights, const char *name, uint32_t state) {
+  for (uint32_t i = 0; i < weights->n_used && weights->share != NULL && is_moment(state); ++i) {
+    const uint32_t slot = weights->used[i];
+    if (strcmp(weights->sources[slot].name, name) != 0)
+      continue;
+    uint32_t h = 0;
+    while (!reads(&weights->holders[h], slot))
+      ++h;
+    return weights->trained[slot] &&
+           is_shared_out(weights, opi_holder_param(&weights->holders[h], slot), state);
+  }
+  return false;
 }
 
 static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot, uint32_t state,

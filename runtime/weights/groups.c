@@ -124,6 +124,55 @@ static opipe_status plain_start(opi_weights *w, opi_member *member, const opipe_
   return ++g->n_given == g->n ? plain_sum(w, g, dtype, err) : OPIPE_OK;
 }
 
+/* Every holder's part goes to the others, by the host. */
+static opipe_status gather_slot(opi_weights *w, const opi_plain_group *g, uint32_t slot,
+                                opipe_error *err) {
+  for (uint32_t i = 0; i < g->n; ++i) {
+    opi_holder *from = g->parts[i].holder;
+    const opi_weight_param *p = opi_holder_param(from, slot);
+    const opipe_region *master = &p->weight[w->ranks[from->env.rank].newest];
+    const opipe_region part = opi_own_part(p, master);
+    if (part.n_bytes == 0)
+      continue;
+    OPI_TRY(
+        OPI_ASK("backend", from->env.backend, read, err, from->env.queue, w->plain_scratch, &part));
+    OPI_TRY(opi_holder_sync(from, err));
+    for (uint32_t k = 0; k < g->n; ++k) {
+      opi_holder *to = g->parts[k].holder;
+      opipe_region place = opi_holder_param(to, slot)->weight[w->ranks[to->env.rank].newest];
+      place.offset_bytes += p->own_first;
+      place.n_bytes = part.n_bytes;
+      if (k == i)
+        continue;
+      OPI_TRY(
+          OPI_ASK("backend", to->env.backend, write, err, to->env.queue, &place, w->plain_scratch));
+      OPI_TRY(opi_holder_sync(to, err));
+    }
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_plain_gather(opi_weights *w, opi_holder *holder, opi_sum_bucket *bucket,
+                              opipe_error *err) {
+  opi_member *member = &bucket->member;
+  opi_plain_group *g = member->plain;
+  (void)holder;
+  if (!bucket->started) {
+    bucket->started = true;
+    if (++g->n_given == g->n) {
+      for (uint32_t i = 0; i < bucket->shape->n_slots; ++i)
+        OPI_TRY(gather_slot(w, g, bucket->shape->slots[i], err));
+      g->n_given = 0;
+      ++g->n_summed;
+    }
+  }
+  if (g->n_summed <= member->round)
+    return OPIPE_PENDING;
+  bucket->started = false;
+  ++member->round;
+  return OPIPE_OK;
+}
+
 /* ---- either ---- */
 
 opipe_status opi_group_open(opi_weights *weights, opi_holder *const *holders, uint32_t n,
@@ -160,10 +209,68 @@ opipe_status opi_group_open(opi_weights *weights, opi_holder *const *holders, ui
   return status;
 }
 
+bool opi_collects(const opi_weights *weights) {
+  const opipe_transport *t = weights->transport.table;
+  return t != NULL && OPIPE_HAS(t, opipe_transport, collect_test) && t->collect != NULL;
+}
+
+opipe_status opi_collective_open(opi_weights *weights, opi_holder *const *holders, uint32_t n,
+                                 const opipe_collective_params *params, opi_member *const *members,
+                                 opipe_error *err) {
+  opipe_collective_params own = *params;
+  if (weights->transport.table == NULL)
+    return plain_open(weights, holders, n, params->n_bytes, members, err);
+  uint32_t *ranks = opi_alloc_zero(weights->allocator, n, sizeof *ranks);
+  if (ranks == NULL)
+    return opi_fail_nomem(err, n * sizeof *ranks, "a group");
+  for (uint32_t i = 0; i < n; ++i)
+    ranks[i] = holders[i]->env.rank;
+  own.ranks = ranks;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
+    members[i]->index = i;
+    if (holders[i]->env.elsewhere == 0) {
+      status = OPI_MAKE("transport", &weights->transport, collective_open, &members[i]->collective,
+                        err, holders[i]->env.endpoint, &own);
+    }
+  }
+  opi_free(weights->allocator, ranks, n * sizeof *ranks);
+  return status;
+}
+
 void opi_member_close(const opi_weights *weights, opi_member *member) {
   if (member->group != NULL)
     weights->transport.table->group_close(member->group);
+  if (member->collective != NULL)
+    weights->transport.table->collective_close(member->collective);
   member->group = NULL;
+  member->collective = NULL;
+}
+
+/* Records `ready` once per round: recorded again at every attempt, the event would never be
+ * reached.
+ */
+static opipe_status make_ready(opi_holder *holder, opi_member *member, opipe_error *err) {
+  if (holder->ready == NULL || member->asked)
+    return OPIPE_OK;
+  member->asked = true;
+  return OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
+                 holder->ready);
+}
+
+opipe_status opi_collect_start(opi_weights *weights, opi_holder *holder, opi_member *member,
+                               const opipe_collect *what, opipe_error *err) {
+  opipe_collect own = *what;
+  own.ready = holder->ready;
+  own.done = holder->done;
+  OPI_TRY(make_ready(holder, member, err));
+  const opipe_status status = OPI_POLL("transport", &weights->transport, collect, err,
+                                       member->collective, member->round, &own);
+  if (status == OPIPE_OK) {
+    member->pending = 1;
+    member->asked = false;
+  }
+  return status;
 }
 
 opipe_status opi_member_start(opi_weights *weights, opi_holder *holder, opi_member *member,
@@ -173,12 +280,7 @@ opipe_status opi_member_start(opi_weights *weights, opi_holder *holder, opi_memb
     status = plain_start(weights, member, region, dtype, err);
   } else {
     const uint64_t size = dtype == OPIPE_DOUBLE ? sizeof(double) : sizeof(float);
-    /* Record once per round: recorded again at every attempt, the event would never be reached. */
-    if (holder->ready != NULL && !member->asked) {
-      OPI_TRY(OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue,
-                      holder->ready));
-      member->asked = true;
-    }
+    OPI_TRY(make_ready(holder, member, err));
     status =
         OPI_POLL("transport", &weights->transport, all_reduce, err, member->group, member->round,
                  region, region->n_bytes / size, dtype, holder->ready, holder->done);
@@ -198,8 +300,10 @@ opipe_status opi_member_test(opi_weights *weights, opi_holder *holder, opi_membe
   if (member->plain != NULL) {
     status = member->plain->n_summed > member->round ? OPIPE_OK : OPIPE_PENDING;
   } else {
-    status =
-        OPI_POLL("transport", &weights->transport, group_test, err, member->group, member->round);
+    status = member->collective != NULL ? OPI_POLL("transport", &weights->transport, collect_test,
+                                                   err, member->collective, member->round)
+                                        : OPI_POLL("transport", &weights->transport, group_test,
+                                                   err, member->group, member->round);
     if (status == OPIPE_OK && holder->done != NULL) {
       status =
           OPI_ASK("backend", holder->env.backend, event_wait, err, holder->env.queue, holder->done);

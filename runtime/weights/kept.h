@@ -11,14 +11,15 @@
 
 enum { OPI_SETS = 2 };
 
-/* One rank's part in an all-reduce; rounds are numbered. */
+/* One rank's part in an all-reduce or a collect; rounds are numbered. */
 typedef struct opi_plain_group opi_plain_group;
 typedef struct opi_member {
-  opipe_group *group;     /* the transport's */
-  opi_plain_group *plain; /* without a transport */
-  uint32_t index;         /* among the members */
-  uint32_t pending;       /* 1: started, not finished */
-  bool asked;             /* `ready` is recorded for this round, which has not started yet */
+  opipe_group *group;           /* the transport's */
+  opipe_collective *collective; /* or this */
+  opi_plain_group *plain;       /* without a transport */
+  uint32_t index;               /* among the members */
+  uint32_t pending;             /* 1: started, not finished */
+  bool asked;                   /* `ready` is recorded for this round, which has not started yet */
   uint64_t round;
 } opi_member;
 
@@ -29,17 +30,34 @@ typedef struct opi_weight_param {
   uint32_t n_complete; /* readers that are done in this mini-batch */
   bool tied;           /* several stages read it: summed at the step */
   bool dense;          /* tied, and summed in dense form */
-  bool owner;          /* the rank has its first reader, and takes its norm */
+  bool owner;          /* the rank has its first reader, and takes the norm of what is dense */
   bool no_decay;
   uint32_t trained_index; /* among trained parameters; its place in the table of norms */
   uint64_t key, n_bytes;  /* of the master's layout */
   uint64_t dense_bytes;
+  uint64_t own_first, own_bytes; /* the rank's part of the master (opi_weight_layout) */
   opipe_region weight[OPI_SETS], gradient, moments[OPIPE_MOMENTS_MOST]; /* masters and state */
-  opi_member replicas, tie;
-  bool replicated;  /* summed over ranks as soon as it is complete */
-  bool summed;      /* the sum over replicas is done, or there is none */
-  bool tie_started; /* in the present step */
+  opi_member replicas, tie;                                             /* of a sum of its own */
+  struct opi_sum_bucket *bucket; /* shared out, or summed by collects; NULL: neither */
+  bool replicated;               /* summed over ranks as soon as it is complete */
+  bool summed;                   /* the sum over replicas is done, or there is none */
+  bool tie_started;              /* in the present step */
 } opi_weight_param;
+
+/* A rank's side of parameters that are summed together (opi_weight_bucket). Where the transport has
+ * collectives they go as lists of regions; else one by one, each by its own member. */
+typedef struct opi_sum_bucket {
+  const opi_weight_bucket *shape;
+  opi_weight_param **params; /* [shape->n_slots] */
+  uint32_t index;            /* of the rank among the holders */
+  uint32_t n_complete;       /* parameters whose gradient is complete in this mini-batch */
+  bool collects;
+  bool started, summed; /* in this mini-batch */
+  opi_member member;
+  opipe_region *all,
+      *own;        /* [n_slots] of the collect at hand: whole masters, and the rank's parts */
+  uint64_t *parts; /* [shape->n_holders] in values */
+} opi_sum_bucket;
 
 /* Progress of a mini-batch's sum over replicas. */
 enum { OPI_SUM_IDLE = 0, OPI_SUM_RUNS = 1, OPI_SUM_DONE = 2 };
@@ -51,6 +69,9 @@ typedef struct opi_holder {
   uint32_t alignment; /* of the device */
   bool synchronous;
   opi_weight_param *trained; /* [n_trained] rising slot */
+  opi_sum_bucket *buckets;   /* [n_buckets] in an order that all ranks share */
+  uint32_t n_buckets;
+  uint32_t n_begun; /* buckets before this one have started, or are tied, in this mini-batch */
   /* [n_trained] arguments of a step, for backends that take many parameters at once */
   opipe_update_part *updates;
   opipe_region *cells, *squared;
@@ -73,7 +94,13 @@ typedef struct opi_part {
 } opi_part;
 
 /* Phases of a step. */
-enum { OPI_PHASE_SUM = 0, OPI_PHASE_TIES = 1, OPI_PHASE_NORM = 2, OPI_PHASE_READ = 3 };
+enum {
+  OPI_PHASE_SUM = 0,
+  OPI_PHASE_TIES = 1,
+  OPI_PHASE_NORM = 2,
+  OPI_PHASE_READ = 3,
+  OPI_PHASE_GATHER = 4 /* the update is made; weights are gathered, if they are shared out */
+};
 
 typedef struct opi_weight_rank {
   opi_holder *holder; /* NULL: the rank holds no parameters */
@@ -86,6 +113,8 @@ typedef struct opi_weight_rank {
   uint32_t newest;     /* the set of version 0 */
   opi_member norms;
   bool norms_given;    /* in this step */
+  bool gathers;        /* the update of this step was made, and weights are to be gathered */
+  uint32_t gathered;   /* buckets of this step whose weights are there */
   bool lags;           /* alone: the last step's norms have not been read yet */
   bool held;           /* a step was not finite, and no update is applied any more */
   opipe_buffer *table; /* [n_trained + 1] doubles, `stride` bytes apart; the last counts ranks whose
@@ -106,6 +135,12 @@ typedef struct opi_travelling {
   uint64_t n_bytes;
 } opi_travelling;
 
+/* All buckets of the session. */
+typedef struct opi_bucket_list {
+  opi_weight_bucket *list; /* [n] */
+  uint32_t n;
+} opi_bucket_list;
+
 struct opi_weights {
   const opipe_allocator *allocator;
   opi_arena arena;
@@ -118,6 +153,7 @@ struct opi_weights {
   uint32_t *used;          /* [n_used] slots that a stage reads, rising */
   uint32_t *ties;          /* [n_ties] slots, rising */
   uint32_t *trained_index; /* [n_sources] */
+  opi_bucket_list shapes;
   uint32_t n_sources, n_used, n_ties, n_trained, n_parts, n_holders, n_ranks, n_versions, n_moments;
   bool keep_gradients, hold;
   opipe_status (*share)(void *ctx, uint32_t holder, void *data, uint64_t n_bytes, opipe_status had,
@@ -148,6 +184,37 @@ opipe_status opi_member_start(opi_weights *weights, opi_holder *holder, opi_memb
 opipe_status opi_member_test(opi_weights *weights, opi_holder *holder, opi_member *member,
                              opipe_error *err);
 
+/* Does the transport collect? */
+bool opi_collects(const opi_weights *weights);
+/* The same as group_open, of members that collect lists of at most n_regions regions. */
+opipe_status opi_collective_open(opi_weights *weights, opi_holder *const *holders, uint32_t n,
+                                 const opipe_collective_params *params, opi_member *const *members,
+                                 opipe_error *err);
+/* The same as start; ready and done are set here. */
+opipe_status opi_collect_start(opi_weights *weights, opi_holder *holder, opi_member *member,
+                               const opipe_collect *what, opipe_error *err);
+/* Without a transport: the parts of `bucket` go to all its holders once all have asked. */
+opipe_status opi_plain_gather(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
+                              opipe_error *err);
+
+/* -- buckets.c -- */
+/* Makes the ranks' sides of all buckets, and opens their groups. [control] */
+opipe_status opi_buckets_open(opi_weights *weights, opipe_error *err);
+void opi_buckets_close(const opi_weights *weights);
+/* A gradient of the bucket is complete. */
+void opi_bucket_complete(opi_sum_bucket *bucket);
+/* Makes progress with the sums of the holder's buckets that are not tied. */
+opipe_status opi_buckets_sum(opi_weights *weights, opi_holder *holder, opipe_error *err);
+/* Sums a tied bucket. OPIPE_OK: done. */
+opipe_status opi_bucket_tie(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
+                            opipe_error *err);
+/* Gathers the weights of `set` that are shared out, and renews their copies. OPIPE_OK: done. */
+opipe_status opi_buckets_gather(opi_weights *weights, opi_weight_rank *rank, uint32_t set,
+                                opipe_error *err);
+void opi_buckets_end(opi_holder *holder); /* of a step */
+/* A region's part that is the rank's own. */
+opipe_region opi_own_part(const opi_weight_param *param, const opipe_region *master);
+
 /* -- travel.c -- */
 /* Registers the buffers with regions that open groups will sum. [control] */
 opipe_status opi_travel_register(opi_weights *weights, opipe_error *err);
@@ -169,6 +236,11 @@ opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, const 
 opi_weight_param *opi_holder_param(const opi_holder *holder, uint32_t slot);
 /* Waits until everything queued is done. [control] */
 opipe_status opi_holder_sync(opi_holder *holder, opipe_error *err);
+
+/* Are moments and updates shared out? */
+static inline bool opi_shards(const opi_weights *weights) {
+  return weights->optimizer.shard != 0;
+}
 
 static inline const opipe_backend *opi_backend_of(const opi_holder *holder) {
   return holder->env.backend->table;

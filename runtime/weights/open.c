@@ -58,7 +58,8 @@ static opipe_status make_query(opi_weights *w, const opi_weights_options *o,
                               .n_holders = w->n_holders,
                               .n_sources = w->n_sources,
                               .n_versions = w->n_versions,
-                              .n_moments = w->n_moments};
+                              .n_moments = w->n_moments,
+                              .shard = w->optimizer.shard != 0};
   return OPIPE_OK;
 }
 
@@ -168,11 +169,16 @@ static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
   return OPIPE_OK;
 }
 
+/* Bytes of one moment. */
+static uint64_t state_bytes(const opi_weights *w, const opi_weight_param *p) {
+  return opi_shards(w) ? p->own_bytes : p->n_bytes;
+}
+
 /* Makes the moments in one buffer, parameter after parameter. */
 static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *err) {
   uint64_t n_bytes = 0;
   for (uint32_t k = 0; k < holder->n_trained; ++k)
-    n_bytes += opi_align_up(holder->trained[k].n_bytes, holder->alignment) * w->n_moments;
+    n_bytes += opi_align_up(state_bytes(w, &holder->trained[k]), holder->alignment) * w->n_moments;
   if (n_bytes == 0)
     return OPIPE_OK;
   OPI_TRY(OPI_MAKE("backend", holder->env.backend, buffer_alloc, &holder->state, err,
@@ -184,8 +190,8 @@ static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *
     opi_weight_param *p = &holder->trained[k];
     for (uint32_t m = 0; m < w->n_moments; ++m) {
       p->moments[m] =
-          (opipe_region){.buffer = holder->state, .offset_bytes = at, .n_bytes = p->n_bytes};
-      at += opi_align_up(p->n_bytes, holder->alignment);
+          (opipe_region){.buffer = holder->state, .offset_bytes = at, .n_bytes = state_bytes(w, p)};
+      at += opi_align_up(state_bytes(w, p), holder->alignment);
     }
   }
   return OPIPE_OK;
@@ -194,24 +200,8 @@ static opipe_status make_state(opi_weights *w, opi_holder *holder, opipe_error *
 /* The n-th rank that holds a parameter, in the order of first readers; NULL: there are fewer. */
 static opi_holder *holder_of(const opi_weights *w, const opi_weight_query *query, uint32_t slot,
                              uint32_t n) {
-  uint32_t after = 0;
-  opi_holder *found = NULL;
-  for (uint32_t i = 0; i <= n; ++i) {
-    uint32_t best = OPIPE_NONE;
-    found = NULL;
-    for (uint32_t h = 0; h < query->n_holders; ++h) {
-      const uint32_t k = opi_weight_index(&query->holders[h], slot);
-      if (k == OPIPE_NONE || query->holders[h].first[k] >= best ||
-          query->holders[h].first[k] < after)
-        continue;
-      best = query->holders[h].first[k];
-      found = &w->holders[h];
-    }
-    if (found == NULL)
-      return NULL;
-    after = best + 1;
-  }
-  return found;
+  const uint32_t index = opi_weight_holder_at(query, slot, n);
+  return index == OPIPE_NONE ? NULL : &w->holders[index];
 }
 
 opi_weight_param *opi_holder_param(const opi_holder *holder, uint32_t slot) {
@@ -255,7 +245,9 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_w
                             .summed = true,
                             .trained_index = w->trained_index[slot],
                             .key = layouts[index][k].key,
-                            .n_bytes = layouts[index][k].master_bytes};
+                            .n_bytes = layouts[index][k].master_bytes,
+                            .own_first = layouts[index][k].own_first,
+                            .own_bytes = layouts[index][k].own_bytes};
     (void)opi_weight_dense_bytes(&w->sources[slot], &p->dense_bytes);
     p->dense = p->tied && !opi_weight_layouts_equal(query, layouts, slot);
     if (p->dense && p->dense_bytes > holder->dense_bytes)
@@ -316,6 +308,8 @@ static opipe_status open_sum(opi_weights *w, const opi_weight_query *query, uint
   opi_holder *holder = holder_of(w, query, slot, 0);
   for (; holder != NULL; holder = holder_of(w, query, slot, ++n)) {
     opi_weight_param *p = opi_holder_param(holder, slot);
+    if (p->bucket != NULL && p->bucket->collects)
+      return OPIPE_OK;
     list[n] = holder;
     members[n] = p->tied ? &p->tie : &p->replicas;
     if (n == 0 || holder->env.elsewhere == 0) /* elsewhere: an estimate */
@@ -356,6 +350,7 @@ static opipe_status open_groups(opi_weights *w, const opi_weight_query *query, o
   opi_member **members = OPI_ARENA_ARRAY(&w->arena, opi_member *, w->n_holders);
   if (list == NULL || members == NULL)
     return opi_fail_nomem(err, w->n_holders * sizeof *list, "groups");
+  OPI_TRY(opi_buckets_open(w, err));
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     if (w->trained[slot])
       OPI_TRY(open_sum(w, query, slot, list, members, err));
@@ -365,6 +360,7 @@ static opipe_status open_groups(opi_weights *w, const opi_weight_query *query, o
 }
 
 static void close_groups(opi_weights *w) {
+  opi_buckets_close(w);
   for (uint32_t r = 0; w->ranks != NULL && r < w->n_ranks; ++r)
     opi_member_close(w, &w->ranks[r].norms);
   for (uint32_t i = 0; w->holders != NULL && i < w->n_holders; ++i) {
@@ -446,6 +442,13 @@ static opipe_status open_all(opi_weights *w, const opi_weights_options *o, opipe
   if (layouts == NULL || bytes == NULL)
     return opi_fail_nomem(err, w->n_holders * sizeof *bytes, "sizes of weights");
   OPI_TRY(opi_predict_weights(&query, &w->arena, layouts, bytes, err));
+  OPI_TRY(opi_weight_buckets(&query, layouts, &w->arena, &w->shapes.list, &w->shapes.n, err));
+  if (opi_shards(w) && w->shapes.n != 0 && w->transport.table != NULL && !opi_collects(w)) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "transport '%s' has no collectives (OPIPE_TRANSPORT_COLLECTIVES): optimizer "
+                    "state cannot be shared out over ranks",
+                    w->transport.id);
+  }
   for (uint32_t i = 0; i < w->n_holders; ++i) {
     w->holders[i].bytes = bytes[i];
     const opipe_status status = make_holder(w, &w->holders[i], &query, layouts, err);

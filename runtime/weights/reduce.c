@@ -20,17 +20,25 @@ static opipe_status begin_sum(opi_part *part, opipe_error *err) {
     p->summed = !p->replicated;
     OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_fold, err, holder->gradients,
                     holder->env.queue, p->slot));
+    if (p->bucket != NULL)
+      opi_bucket_complete(p->bucket);
   }
   return OPIPE_OK;
 }
 
-/* Starts the sums that have not started, then tests all that are not done. */
+static bool is_collected(const opi_weight_param *p) {
+  return p->bucket != NULL && p->bucket->collects;
+}
+
+/* Starts the sums that have not started, then tests all that are not done. Buckets are not a
+ * part's.
+ */
 static opipe_status advance_part(opi_weights *w, opi_part *part, opipe_error *err) {
   opi_holder *holder = part->holder;
   bool all = true;
   for (uint32_t i = 0; i < part->n_trained; ++i) {
     opi_weight_param *p = &holder->trained[part->trained[i]];
-    if (p->summed || p->replicas.pending != 0)
+    if (p->summed || p->replicas.pending != 0 || is_collected(p))
       continue;
     const opipe_status status =
         opi_member_start(w, holder, &p->replicas, &p->gradient, OPIPE_FLOAT, err);
@@ -55,6 +63,8 @@ static opipe_status advance_part(opi_weights *w, opi_part *part, opipe_error *er
 /* Advances all sums that have begun. */
 static opipe_status advance_rank(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
   bool pending = false;
+  if (rank->holder != NULL)
+    OPI_TRY(opi_buckets_sum(w, rank->holder, err));
   for (uint32_t i = 0; i < rank->n_parts; ++i) {
     if (rank->parts[i]->sum == OPI_SUM_RUNS)
       OPI_TRY(advance_part(w, rank->parts[i], err));
@@ -123,6 +133,8 @@ static opipe_status run_tie(opi_weights *w, opi_holder *holder, uint32_t slot, o
   opi_weight_param *p = opi_holder_param(holder, slot);
   if (p == NULL)
     return OPIPE_OK;
+  if (is_collected(p))
+    return opi_bucket_tie(w, holder, p->bucket, err);
   if (!p->tie_started) {
     const opipe_status status = start_tie(w, holder, p, err);
     if (status != OPIPE_OK)

@@ -27,6 +27,8 @@ opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint
 /* Gets a parameter that this session owns without the other sessions, which need not call. */
 opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
                                  uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err);
+/* Do several sessions have parts of it? Then all of them make the same gets. */
+bool opi_weights_in_parts(const opi_weights *weights, const char *name, uint32_t state);
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes, opipe_error *err);
 /* Parameter `index` of those that a stage reads, in the table's order. False: there are no more. */

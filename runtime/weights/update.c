@@ -31,7 +31,8 @@ static bool takes_many(const opi_holder *holder) {
          opi_backend_of(holder)->sum_squares_many != NULL;
 }
 
-/* Writes the sums of squares of the gradients that the rank owns into its table. */
+/* Writes the sums of squares of the gradients into the rank's table: of what ranks share, those of
+ * its own part, whether it has moments of others or not, so that the norm is the same sum. */
 static opipe_status sum_squares(const opi_weight_rank *rank, opipe_error *err) {
   const opi_holder *holder = rank->holder;
   uint32_t n = 0;
@@ -40,8 +41,8 @@ static opipe_status sum_squares(const opi_weight_rank *rank, opipe_error *err) {
     holder->cells[n] = (opipe_region){.buffer = rank->table,
                                       .offset_bytes = p->trained_index * rank->stride,
                                       .n_bytes = sizeof(double)};
-    holder->squared[n] = p->gradient;
-    n += p->owner;
+    holder->squared[n] = opi_own_part(p, &p->gradient);
+    n += p->bucket != NULL ? p->own_bytes != 0 : p->owner;
   }
   if (n != 0 && takes_many(holder)) {
     return OPI_ASK("backend", holder->env.backend, sum_squares_many, err, holder->env.queue,
@@ -76,7 +77,7 @@ static bool shares_norms(const opi_weight_rank *rank) {
   return rank->norms.group != NULL || rank->norms.plain != NULL;
 }
 
-/* Sums the table over all ranks. A parameter has one owner, so its cell is one number and zeros. */
+/* Sums the table over all ranks: a parameter's cell over those that have a part of it. */
 static opipe_status sum_table(opi_weights *w, opi_weight_rank *rank, bool finite,
                               opipe_error *err) {
   const opipe_region all = {.buffer = rank->table, .n_bytes = rank->table_bytes};
@@ -177,8 +178,9 @@ static opipe_status skip_param(const opi_weights *w, const opi_weight_rank *rank
 }
 
 /* Updates one by one what update_many does in one call. */
-static opipe_status update_each(const opi_holder *holder, opipe_update *u, opipe_error *err) {
-  for (uint32_t k = 0; k < holder->n_trained; ++k) {
+static opipe_status update_each(const opi_holder *holder, uint32_t n, opipe_update *u,
+                                opipe_error *err) {
+  for (uint32_t k = 0; k < n; ++k) {
     const opipe_update_part *part = &holder->updates[k];
     u->n_elems = part->n_elems;
     u->weight = part->weight;
@@ -187,8 +189,22 @@ static opipe_status update_each(const opi_holder *holder, opipe_update *u, opipe
     u->second = part->second;
     u->decay = part->decay;
     OPI_TRY(OPI_ASK("backend", holder->env.backend, update, err, holder->env.queue, u));
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, params_refresh, err, part->params,
-                    holder->env.queue, part->slot));
+    if (part->params != NULL) {
+      OPI_TRY(OPI_ASK("backend", holder->env.backend, params_refresh, err, part->params,
+                      holder->env.queue, part->slot));
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Clears what an update of a part leaves of the gradients. */
+static opipe_status clear_rest(const opi_weights *w, const opi_holder *holder, opipe_error *err) {
+  for (uint32_t k = 0; !w->keep_gradients && opi_shards(w) && k < holder->n_trained; ++k) {
+    const opi_weight_param *p = &holder->trained[k];
+    if (p->bucket != NULL) {
+      OPI_TRY(
+          OPI_ASK("backend", holder->env.backend, fill_zero, err, holder->env.queue, &p->gradient));
+    }
   }
   return OPIPE_OK;
 }
@@ -197,21 +213,27 @@ static opipe_status update_all(const opi_weights *w, const opi_weight_rank *rank
                                opipe_error *err) {
   const opi_holder *holder = rank->holder;
   const uint32_t to = set_written(w, rank);
+  uint32_t n = 0;
   for (uint32_t k = 0; k < holder->n_trained; ++k) {
     const opi_weight_param *p = &holder->trained[k];
-    holder->updates[k] = (opipe_update_part){.weight = p->weight[to],
-                                             .gradient = p->gradient,
-                                             .first = p->moments[0],
-                                             .second = p->moments[1],
-                                             .n_elems = p->n_bytes / sizeof(float),
-                                             .decay = p->no_decay ? 0 : w->optimizer.decay,
-                                             .params = holder->sets[to],
-                                             .slot = p->slot};
+    const bool part =
+        opi_shards(w) && p->bucket != NULL; /* its copies are renewed once it is whole */
+    if (part && p->own_bytes == 0)
+      continue;
+    holder->updates[n++] =
+        (opipe_update_part){.weight = part ? opi_own_part(p, &p->weight[to]) : p->weight[to],
+                            .gradient = part ? opi_own_part(p, &p->gradient) : p->gradient,
+                            .first = p->moments[0],
+                            .second = p->moments[1],
+                            .n_elems = (part ? p->own_bytes : p->n_bytes) / sizeof(float),
+                            .decay = p->no_decay ? 0 : w->optimizer.decay,
+                            .params = part ? NULL : holder->sets[to],
+                            .slot = p->slot};
   }
-  return holder->n_trained != 0 && takes_many(holder)
-             ? OPI_ASK("backend", holder->env.backend, update_many, err, holder->env.queue, u,
-                       holder->updates, holder->n_trained)
-             : update_each(holder, u, err);
+  OPI_TRY(n != 0 && takes_many(holder) ? OPI_ASK("backend", holder->env.backend, update_many, err,
+                                                 holder->env.queue, u, holder->updates, n)
+                                       : update_each(holder, n, u, err));
+  return clear_rest(w, holder, err);
 }
 
 static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, double scale,
@@ -222,6 +244,9 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
   if (!w->keep_gradients)
     u.flags |= OPIPE_UPDATE_CLEAR;
   OPI_TRY(begin_version(w, rank, err));
+  rank->gathers =
+      opi_shards(w) && rank->report.skipped == OPI_SKIP_NONE; /* all ranks decide alike */
+  rank->holder->n_begun = rank->gathered = 0;
   if (rank->report.skipped == OPI_SKIP_NONE)
     return update_all(w, rank, &u, err);
   for (uint32_t k = 0; k < rank->holder->n_trained; ++k)
@@ -268,7 +293,7 @@ opipe_status opi_rank_update(opi_weights *weights, opi_weight_rank *rank, const 
   rank->updating = true;
   OPI_TRY(update_rank(weights, rank, scale * clip, err));
   tick(weights, rank);
-  rank->updating = false;
+  rank->updating = rank->gathers;
   return OPIPE_OK;
 }
 
@@ -300,14 +325,18 @@ static opipe_status run_phase(opi_weights *w, opi_weight_rank *rank, bool finite
       return opi_rank_ties(w, rank, err);
     case OPI_PHASE_NORM:
       return sum_table(w, rank, finite, err);
-    default:
+    case OPI_PHASE_READ:
       return read_table(rank, err);
+    default:
+      return rank->gathers ? opi_buckets_gather(w, rank, rank->newest, err) : OPIPE_OK;
   }
 }
 
 static void end_step(opi_weight_rank *rank) {
   rank->phase = OPI_PHASE_SUM;
-  rank->started = rank->norms_given = false;
+  rank->started = rank->norms_given = rank->gathers = rank->updating = false;
+  if (rank->holder != NULL)
+    opi_buckets_end(rank->holder);
   for (uint32_t i = 0; i < rank->n_parts; ++i)
     rank->parts[i]->sum = OPI_SUM_IDLE;
 }
@@ -380,15 +409,15 @@ opipe_status opi_weights_step(opi_weights *weights, uint32_t index, bool finite,
   opi_weight_rank *rank = &weights->ranks[index];
   if (weights->alone && rank->holder != NULL)
     return step_alone(weights, rank, finite, lr, err);
-  while (rank->holder != NULL && rank->phase <= OPI_PHASE_READ) {
+  while (rank->holder != NULL && rank->phase <= OPI_PHASE_GATHER) {
     const opipe_status status = run_phase(weights, rank, finite, err);
     if (status != OPIPE_OK)
       return status;
     ++rank->phase;
     rank->started = false;
+    if (rank->phase == OPI_PHASE_GATHER)
+      OPI_TRY(opi_rank_update(weights, rank, lr, err));
   }
-  if (rank->holder != NULL)
-    OPI_TRY(opi_rank_update(weights, rank, lr, err));
   end_step(rank);
   return OPIPE_OK;
 }

@@ -7,11 +7,11 @@
  * between stages). The rank holds it once, and its instances add to one gradient in the order of
  * the rank's records. Gradients are summed over all these ranks, in the order (stage, replica) of
  * their first readers, and every copy is updated alike, so that all copies keep equal bits. Sums
- * run through the transport's all_reduce, one member per rank in that order, in the layout that the
- * backend accumulates in. Parameters that several stages read are summed at the step, in dense form
- * if their layouts differ. The norm is added up parameter by parameter in the table's order, so
- * that its bits do not depend on the placement. Without a transport (the reference) one thread
- * calls for all ranks in turn until all are done.
+ * run through the transport's collects, or its all_reduce, one member per rank in that order, in
+ * the layout that the backend accumulates in. Parameters that several stages read are summed at the
+ * step, in dense form if their layouts differ. The norm is added up parameter by parameter in the
+ * table's order. Without a transport (the reference) one thread calls for all ranks in turn until
+ * all are done.
  */
 #ifndef OPI_WEIGHTS_H
 #define OPI_WEIGHTS_H

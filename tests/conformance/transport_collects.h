@@ -128,7 +128,7 @@ static void find_part(const meeting *m, uint32_t member, uint64_t *out_first, ui
     *out_first += m->parts[i];
 }
 
-/* Of an all-gather: whose value it is. */
+/* The member whose value it is in an all-gather. */
 static uint32_t owner_of(const meeting *m, uint64_t i, uint64_t *out_within) {
   uint32_t member = 0;
   while (i >= m->parts[member])
@@ -296,7 +296,7 @@ static void check_ids(const subject *s) {
   close_ring(&g, s);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void names_both(const rank *r, const char *one, const char *other, const char *what) {
   conf_check(strstr(r->err.message, one) != NULL && strstr(r->err.message, other) != NULL,

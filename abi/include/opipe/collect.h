@@ -383,7 +383,7 @@ static inline void opipe_collect_sums(uint32_t dtype, opipe_cursor *from, uint32
   }
 }
 
-/* What member `index` does once all have come: of an all-reduce it adds a share of the blocks for
+/* Does member `index`'s work once all have come: in an all-reduce it adds a share of the blocks for
  * all members, of a reduce-scatter its part; of an all-gather it fetches all parts. When all
  * members have, the meeting is over. from, to [n]: cursors of its own over all members' lists. */
 static inline void opipe_collect_share(const opipe_collect *c, uint32_t n, uint32_t index,

@@ -31,6 +31,12 @@ enum {
   OPIPE_TRAIN_NESTEROV = 1u, /* SGD with momentum */
   OPIPE_TRAIN_EPS_INNER = 2u /* ADAM*: epsilon is added to the root of the uncorrected moment */
 };
+#if OPIPE_TARGET_MINOR >= 5
+/* Ranks that hold the same parameter share out its optimizer state and update: each has the moments
+ * of its part and updates that, and the weights are gathered. Bits are those of a session without.
+ * Needs a transport with collectives. */
+enum { OPIPE_TRAIN_SHARD_OPTIMIZER = 4u };
+#endif
 
 typedef struct opipe_train_glob {
   const char *pattern; /* for initializer names, with '*' and '?'; a name without wildcards also

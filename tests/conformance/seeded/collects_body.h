@@ -178,7 +178,7 @@ static opipe_status collective_open(opipe_endpoint *endpoint, const opipe_collec
   return status;
 }
 
-/* Of the last collect of a thread. */
+/* The last region of the thread's last `to`. */
 static _Thread_local opipe_region collected;
 
 static opipe_status collect(opipe_collective *collective, uint64_t sequence,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transport "impaired", for the tests: transport "shm", with a fault (fault.h) at call N of
- *   world  memory  stream  send  recv  reduce (all_reduce)  close (world_close; cannot refuse)
- * Every slot but those below takes objects of 'shm'.
+ *   world  memory  stream  send  recv  reduce (all_reduce, collect)  close (world_close; cannot
+ * refuse) Every slot but those below takes objects of 'shm'.
  */
 #include <opipe/streams.h>
 
@@ -50,13 +50,20 @@ static opipe_status receive(opipe_stream *stream, uint64_t sequence, const opipe
   return status < 0 ? status : shm->recv(stream, sequence, region, done, err);
 }
 
+static _Atomic uint32_t n_reduced;
+
 static opipe_status all_reduce(opipe_group *group, uint64_t sequence, const opipe_region *region,
                                uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                opipe_event *done, opipe_error *err) {
-  static _Atomic uint32_t count;
-  const opipe_status status = fault_pass("reduce", &count, err);
+  const opipe_status status = fault_pass("reduce", &n_reduced, err);
   return status < 0 ? status
                     : shm->all_reduce(group, sequence, region, n_elems, dtype, ready, done, err);
+}
+
+static opipe_status collect(opipe_collective *collective, uint64_t sequence,
+                            const opipe_collect *what, opipe_error *err) {
+  const opipe_status status = fault_pass("reduce", &n_reduced, err);
+  return status < 0 ? status : shm->collect(collective, sequence, what, err);
 }
 
 static void world_close(opipe_world *world) {
@@ -82,6 +89,7 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   table.send = send_message;
   table.recv = receive;
   table.all_reduce = all_reduce;
+  table.collect = collect;
   return OPIPE_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions and collects through the same pipes: member 0 sends its values to member 1, which adds
  * its own and sends the sum on; the last member has the sum of all, in rising order, and sends it
- * to the others, who keep what is theirs. Of an all-gather the members put their parts in instead
+ * to the others, who keep what is theirs. In an all-gather the members put their parts in instead
  * of adding. A member adds on its rank's thread, in group_test, once both are there. On their way
  * values of half types are float32. An all-reduce is a collect of one region.
  */

@@ -76,6 +76,7 @@ kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind) {
                .rank_replicas = row->replicas,
                .n_rank_replicas = copied ? 2 : 0,
                .optimizer = {.kind = kind,
+                             .shard = copied && kind != OPIPE_OPTIMIZER_SGD,
                              .lr = 0.01,
                              .momentum = kind == OPIPE_OPTIMIZER_SGD ? 0.9 : 0,
                              .beta1 = 0.9,

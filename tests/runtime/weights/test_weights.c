@@ -384,6 +384,100 @@ static void test_budget_and_refusals(void) {
   tw_end(&t);
 }
 
+/* Weights, and moments in dense form, after STEPS of AdamW. */
+typedef struct outcome {
+  float weights[TW_SLOTS][16], first[TW_SLOTS][16], second[TW_SLOTS][16];
+  uint64_t optimizer_bytes;
+} outcome;
+
+static void run_shared(uint32_t shard, double clip, uint32_t versions, outcome *out) {
+  tw_place_set t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  tw_setup(&t, 2, 2);
+  memset(out, 0, sizeof *out);
+  t.optimizer = (opi_optimizer){.kind = OPIPE_OPTIMIZER_ADAMW,
+                                .lr = 0.1,
+                                .beta1 = 0.9,
+                                .beta2 = 0.99,
+                                .epsilon = 1e-3,
+                                .decay = 0.5,
+                                .clip_norm = clip,
+                                .shard = shard};
+  t.options.n_versions = versions;
+  t.programs[1].keys[1] = TW_DENSE; /* a tie in one layout */
+  tw_open(&t);
+  for (uint32_t step = 0; step < STEPS; ++step) {
+    tw_step(&t, step, 1);
+    for (uint32_t i = 0; i < 4; ++i) { /* the parts of others are cleared, too */
+      const opipe_params *g = opi_weights_gradients(t.weights, i);
+      for (uint32_t k = 0; k < t.instances[i].n_params; ++k) {
+        const uint32_t slot = t.instances[i].params[k];
+        for (uint32_t e = 0; slot != TW_FROZEN && e < tw_elems(slot); ++e)
+          OPI_ASSERT(tw_copy_of(g, slot, TW_DENSE)[e] == 0);
+      }
+    }
+  }
+  for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) {
+    const uint64_t n = tw_elems(slot) * sizeof(float);
+    OPI_ASSERT_OK(opi_weights_get(t.weights, tw_names[slot], OPI_TENSOR_MASTER, 0,
+                                  out->weights[slot], n, &err),
+                  &err);
+    OPI_ASSERT_OK(
+        opi_weights_get(t.weights, tw_names[slot], OPI_TENSOR_FIRST, 0, out->first[slot], n, &err),
+        &err);
+    OPI_ASSERT_OK(opi_weights_get(t.weights, tw_names[slot], OPI_TENSOR_SECOND, 0,
+                                  out->second[slot], n, &err),
+                  &err);
+  }
+  for (uint32_t r = 0; r < TW_RANKS; ++r) {
+    opi_weight_bytes b;
+    opipe_device_usage usage = {.struct_size = (uint32_t)OPIPE_END(opipe_device_usage, peak_bytes)};
+    opi_weights_bytes(t.weights, r, &b);
+    (void)opipe_meter_read(&t.devices[r].meter, &usage, NULL);
+    OPI_ASSERT_INT(b.params + b.versions + b.gradients + b.optimizer,
+                   usage.live_bytes[OPIPE_BUFFER_PARAMS]);
+    out->optimizer_bytes += b.optimizer;
+  }
+  for (uint32_t slot = 0; slot < TW_FROZEN; ++slot) { /* setting is getting the other way round */
+    float back[16];
+    const uint64_t n = tw_elems(slot) * sizeof(float);
+    OPI_ASSERT_OK(
+        opi_weights_set(t.weights, tw_names[slot], OPI_TENSOR_FIRST, 0, out->second[slot], n, &err),
+        &err);
+    OPI_ASSERT_OK(opi_weights_get(t.weights, tw_names[slot], OPI_TENSOR_FIRST, 0, back, n, &err),
+                  &err);
+    OPI_ASSERT(memcmp(back, out->second[slot], n) == 0);
+  }
+  tw_end(&t);
+}
+
+static void test_shared_out_state_has_the_bits_of_whole_state(void) {
+  for (uint32_t versions = 1; versions <= 2; ++versions) {
+    for (uint32_t clip = 0; clip < 2; ++clip) {
+      outcome whole, shared;
+      run_shared(0, clip * 0.75, versions, &whole);
+      run_shared(1, clip * 0.75, versions, &shared);
+      OPI_ASSERT(shared.optimizer_bytes < whole.optimizer_bytes);
+      OPI_ASSERT(memcmp(whole.weights, shared.weights, sizeof whole.weights) == 0);
+      OPI_ASSERT(memcmp(whole.first, shared.first, sizeof whole.first) == 0);
+      OPI_ASSERT(memcmp(whole.second, shared.second, sizeof whole.second) == 0);
+    }
+  }
+}
+
+static void test_a_transport_without_collectives_is_refused_by_name(void) {
+  static const opipe_transport old = {.struct_size = (uint32_t)OPIPE_END(opipe_transport, notify)};
+  tw_place_set t;
+  opipe_error err = OPIPE_ERROR_INIT;
+  tw_setup(&t, 2, 2);
+  t.optimizer.shard = 1;
+  t.options.transport = (opi_transport_ref){.table = &old, .id = "old"};
+  OPI_ASSERT_ERROR(opi_weights_open(&t.options, &t.weights, &err), OPIPE_E_UNSUPPORTED, &err,
+                   "transport 'old' has no collectives");
+  t.weights = NULL;
+  tw_end(&t);
+}
+
 static opipe_status open_once(opi_test_memory *memory, void *arg) {
   tw_place_set *t = arg;
   opi_weights *w = NULL;
@@ -419,5 +513,7 @@ OPI_TEST_MAIN("weights", OPI_TEST(test_sums_are_in_order_and_alike),
               OPI_TEST(test_a_step_that_is_not_finite_changes_nothing),
               OPI_TEST(test_loss_scaling_has_its_own_skips),
               OPI_TEST(test_both_versions_outlive_a_step_that_is_not_finite),
+              OPI_TEST(test_shared_out_state_has_the_bits_of_whole_state),
+              OPI_TEST(test_a_transport_without_collectives_is_refused_by_name),
               OPI_TEST(test_state_by_name), OPI_TEST(test_bytes_are_as_predicted),
               OPI_TEST(test_budget_and_refusals), OPI_TEST(test_every_allocation_may_fail))

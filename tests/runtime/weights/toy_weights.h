@@ -347,7 +347,8 @@ static opipe_status tw_update_many(opipe_queue *q, const opipe_update *u,
     one.second = parts[i].second;
     one.decay = parts[i].decay;
     OPI_TRY(tw_update(q, &one, err));
-    OPI_TRY(tw_refresh(parts[i].params, q, parts[i].slot, err));
+    if (parts[i].params != NULL)
+      OPI_TRY(tw_refresh(parts[i].params, q, parts[i].slot, err));
   }
   return OPIPE_OK;
 }
