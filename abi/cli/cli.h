@@ -306,6 +306,10 @@ void cli_resume_restarted(cli_options *io_options);
 void cli_team_print(cli_session *s); /* from now on this process prints, too */
 /* Are some rows of an output made in one process, others in another? */
 int cli_outputs_are_split(const cli_session *s, bool *out_split);
+/* Lines of all processes, "NUMBER text", one after the other; own NULL: this one has failed. */
+int cli_lines_of_all(const cli_session *s, const cli_gathered *own, cli_gathered *out);
+/* The text of the first line with this number; NULL: there is none. */
+const char *cli_line_of(const cli_gathered *lines, uint32_t number);
 /* The session's objects for what process 0 does without the others: nothing in it is shared. */
 cli_session cli_alone(const cli_session *s);
 /* The status of what process 0 did alone, for all, which call it together. */
@@ -481,8 +485,8 @@ int cli_compare_with_reference(const cli_options *options, const cli_session *s,
                                const cli_tensor *inputs, uint32_t n_inputs, int status,
                                const cli_result *result, const cli_json *json);
 /* Prints the outputs (as text only if `shows`) and the timing. */
-void cli_print_result(const cli_result *result, const cli_timing *timing, bool shows,
-                      const cli_json *json);
+int cli_print_result(const cli_session *s, const cli_result *result, const cli_timing *timing,
+                     bool shows, const cli_json *json);
 
 /* ---- described clusters: play.c ---- */
 

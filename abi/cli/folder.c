@@ -352,7 +352,7 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
   int status =
       cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, json, &result, &timing);
   if (status == CLI_DONE)
-    cli_print_result(&result, &timing, false, json);
+    status = cli_print_result(s, &result, &timing, false, json);
   if (status == CLI_DONE && o->output != NULL && s->team_rank == 0) {
     char path[PATH_ROOM];
     (void)mkdir(o->output, 0777);

@@ -102,38 +102,72 @@ static void put_number(FILE *json, const cli_tensor *t, size_t e) {
   (void)fputs(complex ? "]" : "", json);
 }
 
-static void put_outputs(const cli_result *result, FILE *json) {
-  (void)fputs(", \"outputs\": [", json);
-  for (uint32_t i = 0; i < result->n_outputs; ++i) {
-    const cli_tensor *t = &result->outputs[i];
-    (void)fputs(i == 0 ? "{\"name\": " : ", {\"name\": ", json);
-    cli_json_text(json, t->name);
-    (void)fprintf(json, ", \"type\": \"%s\", \"shape\": [", cli_dtype_name(t->dtype));
-    for (uint32_t d = 0; d < t->rank; ++d)
-      (void)fprintf(json, d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
-    (void)fputs("], \"first\": [", json);
-    for (size_t e = 0; e < cli_elems(t) && e < OUTPUTS_SHOWN; ++e) {
-      (void)fputs(e == 0 ? "" : ", ", json);
-      put_number(json, t, e);
-    }
-    (void)fputs("]}", json);
+static void put_output(const cli_tensor *t, FILE *json) {
+  (void)fputs("{\"name\": ", json);
+  cli_json_text(json, t->name);
+  (void)fprintf(json, ", \"type\": \"%s\", \"shape\": [", cli_dtype_name(t->dtype));
+  for (uint32_t d = 0; d < t->rank; ++d)
+    (void)fprintf(json, d == 0 ? "%lld" : ", %lld", (long long)t->shape[d]);
+  (void)fputs("], \"first\": [", json);
+  for (size_t e = 0; e < cli_elems(t) && e < OUTPUTS_SHOWN; ++e) {
+    (void)fputs(e == 0 ? "" : ", ", json);
+    put_number(json, t, e);
   }
-  (void)fputs("]", json);
+  (void)fputs("]}", json);
 }
 
-void cli_print_result(const cli_result *result, const cli_timing *t, bool shows,
-                      const cli_json *json) {
+/* A line for each output that this process has: its number among the model's, and the object. */
+static bool list_outputs(const cli_session *s, const cli_result *result, cli_gathered *out) {
+  opipe_tensor_info info = opipe_tensor_info_init();
+  FILE *lines = open_memstream(&out->data, &out->n);
+  for (uint32_t i = 0; lines != NULL && s->api->model_output(s->bound, i, &info, NULL) >= 0; ++i) {
+    for (uint32_t k = 0; k < result->n_outputs; ++k) {
+      if (strcmp(result->outputs[k].name, info.name) != 0)
+        continue;
+      (void)fprintf(lines, "%u ", i);
+      put_output(&result->outputs[k], lines);
+      (void)fputc('\n', lines);
+      break;
+    }
+  }
+  return lines != NULL && fclose(lines) == 0;
+}
+
+/* The lines of all processes in the order of the model's outputs. */
+static int put_outputs(const cli_session *s, const cli_result *result, FILE *json) {
+  cli_gathered own = {NULL, 0, 0}, all = {NULL, 0, 0};
+  opipe_model_info info = opipe_model_info_init();
+  (void)s->api->model_info(s->bound, &info, NULL);
+  const bool listed = list_outputs(s, result, &own);
+  const int status = cli_lines_of_all(s, listed ? &own : NULL, &all);
+  (void)fputs(", \"outputs\": [", json);
+  bool first = true;
+  for (uint32_t i = 0; i < info.n_outputs && status == CLI_DONE; ++i) {
+    const char *line = cli_line_of(&all, i);
+    if (line == NULL)
+      continue;
+    (void)fprintf(json, "%s%.*s", first ? "" : ", ", (int)strcspn(line, "\n"), line);
+    first = false;
+  }
+  (void)fputs("]", json);
+  free(own.data);
+  free(all.data);
+  return status;
+}
+
+int cli_print_result(const cli_session *s, const cli_result *result, const cli_timing *t,
+                     bool shows, const cli_json *json) {
   if (json->file == NULL) {
     if (shows)
       print_outputs(result);
     print_timing(t);
-    return;
+    return CLI_DONE;
   }
   (void)fprintf(json->file,
                 ", \"requests\": %u, \"seconds\": %.6f, \"requests_per_s\": %.4f, "
                 "\"latency_ms\": {\"mean\": %.4f, \"p50\": %.4f, \"p90\": %.4f, \"p99\": %.4f}",
                 t->n, t->total_s, t->n / t->total_s, t->mean_ms, t->p50_ms, t->p90_ms, t->p99_ms);
-  put_outputs(result, json->file);
+  return put_outputs(s, result, json->file);
 }
 
 static int widen_inputs(const cli_session *s, cli_tensor *tensors, uint32_t n) {
@@ -197,7 +231,8 @@ static int check_requests(const cli_options *o, const cli_session *s) {
       s->pinned[0] == '\0' ? "" : "'");
 }
 
-/* In a team process 0 gets all outputs, where they are written, compared or listed in one place. */
+/* In a team process 0 gets all outputs, where they are written or compared, or rows of one are made
+ * in several processes. */
 static int want_outputs(const cli_options *o, const cli_session *s, cli_streaming *io_how) {
   bool split = false;
   const int status = cli_outputs_are_split(s, &split);
@@ -258,7 +293,8 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     cli_team_print(s); /* no other process has them */
     print_outputs(&result);
   } else if (status == CLI_DONE || (status >= CLI_SIGNALLED && timing.n != 0)) {
-    cli_print_result(&result, &timing, status == CLI_DONE, &json);
+    const int printed = cli_print_result(s, &result, &timing, status == CLI_DONE, &json);
+    status = status == CLI_DONE ? printed : status;
   }
   if (status == CLI_DONE && o->output != NULL && s->team_rank == 0)
     status = cli_write_outputs(o->output, &result);

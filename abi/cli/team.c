@@ -226,6 +226,44 @@ bool cli_team_any(const cli_session *s, bool own) {
   return any;
 }
 
+static opipe_status take_lines(void *ctx, uint32_t process, const void *data, uint64_t n_bytes) {
+  (void)process;
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  return cli_gather(ctx, data, (size_t)n_bytes) == 0 ? OPIPE_OK : OPIPE_E_NOMEM;
+}
+
+int cli_lines_of_all(const cli_session *s, const cli_gathered *own, cli_gathered *out) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_gather_params all = opipe_gather_params_init();
+  if (s->team == NULL) {
+    return own != NULL && take_lines(out, 0, own->data, own->n) == OPIPE_OK
+               ? CLI_DONE
+               : cli_fail("out of memory");
+  }
+  all.name = "lines";
+  all.data = own == NULL ? NULL : own->data;
+  all.n_bytes = own == NULL ? 0 : own->n;
+  all.timeout_ns = UINT64_MAX;
+  all.refused = own == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  all.reason = "out of memory";
+  all.part = take_lines;
+  all.part_ctx = out;
+  return s->api->team_gather(s->team, &all, &err) < 0 ? cli_report("output", &err) : CLI_DONE;
+}
+
+const char *cli_line_of(const cli_gathered *lines, uint32_t number) {
+  char begin[16];
+  const int n = snprintf(begin, sizeof begin, "%u ", number);
+  for (const char *at = lines->data; at != NULL && at < lines->data + lines->n;) {
+    if (strncmp(at, begin, (size_t)n) == 0)
+      return at + n;
+    const char *end = memchr(at, '\n', (size_t)(lines->data + lines->n - at));
+    at = end == NULL ? NULL : end + 1;
+  }
+  return NULL;
+}
+
 cli_session cli_alone(const cli_session *s) {
   cli_session alone = *s;
   alone.team = NULL;

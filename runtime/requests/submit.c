@@ -204,9 +204,9 @@ static void publish_one(opi_session *s, opi_request *request) {
   s->engine->ring[request->order % s->engine->ring_room] = request;
   s->engine->items[request->order % s->engine->ring_room] = (opi_item){.next = request};
   atomic_store_explicit(&s->engine->n_submitted, request->order + 1, memory_order_release);
-  /* Wake the ranks that no message will wake. */
+  /* Wake the ranks that no message will wake, and the one that moves inputs between processes. */
   for (uint32_t i = 0; i < s->setup->n_here; ++i) {
-    if (all || t->seats[s->setup->here[i]].wakes[position])
+    if (all || (i == 0 && s->setup->inputs_travel) || t->seats[s->setup->here[i]].wakes[position])
       s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
   }
 }

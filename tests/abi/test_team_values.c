@@ -2,6 +2,8 @@
 /* Inputs that process 0 of a team gives to all, and outputs that it is given: the bits are those of
  * threads.
  * ctest: timeout=120 */
+#include <time.h>
+
 #include "tests/abi/team_kit.h"
 
 enum {
@@ -169,16 +171,46 @@ static void travels_are_refused(void) {
     MUST(kit_submit(&m.k, &none, &request) == OPIPE_E_INVALID);
     MUST_SAY(&m.k.err, "input 'input_ids' has no data");
   }
-  /* A request that process 0 cancels ends everywhere, with values or without. */
-  for (uint32_t i = 0; i < 8; ++i) {
-    const opipe_binding_io io = ids_of("input_ids", shape, me == 0);
-    MUST_OK(kit_submit(&m.k, &io, &request), &m.k.err);
-    if (me == 0 && i % 2 == 0)
+  const opipe_binding_io io = ids_of("input_ids", shape, me == 0);
+  MUST_OK(kit_submit(&m.k, &io, &request), &m.k.err);
+  MUST_OK(m.k.api->request_wait(request, UINT64_MAX, &m.k.err), &m.k.err);
+  m.k.api->request_release(request);
+  leave(&m);
+}
+
+/* Requests, or steps, that the process with rank 0 cancels at once end everywhere alike, with
+ * values or without, and others go on. */
+static void travels_are_cancelled(void) {
+  static const int64_t shape[] = {BATCH, SEQ};
+  member m;
+  const opipe_train_options options = training();
+  const bool cancels = trip.places[0] == me;
+  join(&m, trip.trains);
+  opipe_plan_params p = plan_of(&m, &options);
+  plan(&m, &p);
+  opipe_session_params session = in_team(&m);
+  session.flags = TRAVELS;
+  MUST_OK(kit_open(&m.k, &session), &m.k.err);
+  const opipe_binding_io inputs[] = {ids_of("input_ids", shape, me == 0),
+                                     ids_of("labels", shape, me == 0)};
+  opipe_submit_params submit = opipe_submit_params_init();
+  submit.n_inputs = trip.trains ? 2 : 1;
+  submit.inputs = inputs;
+  const time_t since = time(NULL);
+  for (uint32_t i = 0; i < 24; ++i) {
+    opipe_request *request = NULL;
+    int32_t all[2] = {0, (int32_t)i};
+    MUST_OK(trip.trains ? m.k.api->session_train_step(m.k.session, &submit, &request, &m.k.err)
+                        : m.k.api->session_submit(m.k.session, &submit, &request, &m.k.err),
+            &m.k.err);
+    if (cancels && i % 2 == 0)
       (void)m.k.api->request_cancel(request, NULL);
-    const opipe_status ended = m.k.api->request_wait(request, UINT64_MAX, &m.k.err);
-    MUST(ended == OPIPE_OK || (i % 2 == 0 && ended == OPIPE_E_CANCELLED));
+    all[0] = m.k.api->request_wait(request, UINT64_MAX, &m.k.err);
+    MUST(all[0] == OPIPE_OK || (i % 2 == 0 && all[0] == OPIPE_E_CANCELLED));
+    MUST(is_same_everywhere(&m, all, sizeof all));
     m.k.api->request_release(request);
   }
+  MUST(time(NULL) - since < 9); /* an idle rank that nobody wakes looks once a second */
   leave(&m);
 }
 
@@ -192,6 +224,8 @@ static void test_values(void) {
   for (uint32_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
     trip = all[i];
     run_case("values", values_travel, NULL);
+    if (i == 1 || i == 3)
+      run_case("cancelled", travels_are_cancelled, NULL);
   }
   run_case("refused", travels_are_refused, NULL);
 }
