@@ -450,6 +450,8 @@ static opipe_status concat(opi_sharder *s, uint32_t n, opi_labels **in, opi_labe
 
 /* ---- all others ---- */
 
+static const opi_carry none = {-1, 0, 1, 1, 0};
+
 /* Where carry says that dimension d of input i goes, entry by entry; -1: it is mixed. */
 static int8_t carried(const opi_sharder *s, const opi_node *node, uint32_t i, int32_t d,
                       uint32_t o) {
@@ -458,9 +460,9 @@ static int8_t carried(const opi_sharder *s, const opi_node *node, uint32_t i, in
   if (op->carry == NULL || node->n_in > OPI_COUNT(in) || node->n_out > OPI_COUNT(out))
     return -1;
   for (uint32_t k = 0; k < node->n_in; ++k)
-    in[k] = OPI_CARRY_NONE;
+    in[k] = none;
   for (uint32_t k = 0; k < node->n_out; ++k)
-    out[k] = OPI_CARRY_NONE;
+    out[k] = none;
   in[i] = (opi_carry){d, 0, 1, 1, 0};
   if (op->carry(s->g, node, in, out, NULL) < 0 || out[o].axis < 0 || node->out[o] == OPIPE_NONE)
     return -1;
@@ -468,6 +470,28 @@ static int8_t carried(const opi_sharder *s, const opi_node *node, uint32_t i, in
   const bool same = out[o].axis < y->rank && y->shape[out[o].axis] == x->shape[d] &&
                     out[o].outer == 1 && out[o].inner == 1;
   return same ? (int8_t)out[o].axis : -1;
+}
+
+/* Dimensions of whole inputs that `carry` lets hold the axis beside dimension d of input i. */
+static void beside(const opi_sharder *s, const opi_node *node, uint32_t i, int32_t d, uint32_t o,
+                   opi_labels **all, dim_map *map) {
+  opi_carry in[64], out[64];
+  const opi_op *op = opi_op_of(node);
+  const int64_t extent = value_of(s, node->in[i])->shape[d];
+  for (uint32_t k = 0; k < node->n_in && node->n_in <= OPI_COUNT(in); ++k) {
+    const opi_value *x = node->in[k] == OPIPE_NONE ? NULL : value_of(s, node->in[k]);
+    for (int32_t e = 0; x != NULL && all[k] == NULL && k != i && e < x->rank; ++e) {
+      for (uint32_t j = 0; j < node->n_in; ++j)
+        in[j] = none;
+      for (uint32_t j = 0; j < node->n_out && j < OPI_COUNT(out); ++j)
+        out[j] = none;
+      in[i] = (opi_carry){d, 0, 1, 1, 0};
+      in[k] = (opi_carry){e, 0, 1, 1, 0};
+      if (x->shape[e] == extent && extent != 1 && op->carry != NULL &&
+          op->carry(s->g, node, in, out, NULL) >= 0 && out[o].axis >= 0)
+        map[k].to[e] = (int8_t)out[o].axis;
+    }
+  }
 }
 
 static void make_maps(const opi_sharder *s, const opi_node *node, uint32_t o, opi_labels **in,
@@ -482,8 +506,11 @@ static void make_maps(const opi_sharder *s, const opi_node *node, uint32_t o, op
     for (int32_t d = 0; !aligned && in[i] != NULL && op->takes != OPI_TAKES_STRETCHED &&
                         d < value_of(s, node->in[i])->rank;
          ++d) {
-      if (opi_sh_has(in[i], (uint32_t)d))
-        map[i].to[d] = carried(s, node, i, d, o);
+      if (!opi_sh_has(in[i], (uint32_t)d))
+        continue;
+      map[i].to[d] = carried(s, node, i, d, o);
+      if (map[i].to[d] >= 0 && n == node->n_in)
+        beside(s, node, i, d, o, in, map);
     }
   }
 }

@@ -264,6 +264,24 @@ static void read_leaf(opi_sharder *s, uint32_t v, uint64_t form) {
   s->leaf[v] = s->leaf[v] == 0 || s->leaf[v] == form ? form : OPI_LEAF_SEVERAL;
 }
 
+/* Do members' parts of codes below a byte begin and end with a byte? */
+static bool in_bytes(opi_sharder *s, const opi_value *x, const opi_labels *l) {
+  uint64_t inner = opi_dtype_bits(x->dtype);
+  for (int32_t d = l->dims[0] + 1; d < x->rank; ++d)
+    inner *= (uint64_t)x->shape[d];
+  for (uint32_t r = 0; inner % 8 != 0 && r < s->width; ++r) {
+    uint32_t n = 0;
+    int64_t sum = 0;
+    bool shared = false;
+    const opi_shard_run *runs = opi_sh_runs(s, l, r, &s->scratch, &n, &sum, &shared);
+    for (uint32_t k = 0; runs != NULL && k < n; ++k) {
+      if ((uint64_t)runs[k].first * inner % 8 != 0 || (uint64_t)runs[k].n * inner % 8 != 0)
+        return false;
+    }
+  }
+  return inner % 8 == 0 || (uint64_t)x->shape[l->dims[0]] * inner % 8 == 0;
+}
+
 bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
   if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || !opi_sh_back(s, node, l, in))
@@ -272,7 +290,8 @@ bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels
     if (in[i] == NULL)
       continue;
     opi_sh_reduce(s, in[i], s->g->values[node->in[i]].shape);
-    if (in[i]->n_dims != 1)
+    const opi_value *x = &s->g->values[node->in[i]];
+    if (in[i]->n_dims != 1 || (x->producer == OPIPE_NONE && !in_bytes(s, x, in[i])))
       return false;
   }
   return true;
@@ -288,6 +307,7 @@ static void need_cut(opi_sharder *s, uint32_t v, opi_labels *l) {
   opi_sh_reduce(s, l, s->g->values[v].shape);
   if (p == OPIPE_NONE) {
     read_leaf(s, v, opi_sh_cut_hash(s, l));
+    s->cut[v] = l;
     return;
   }
   const opi_node *node = &s->g->nodes[p];

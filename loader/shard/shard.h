@@ -21,7 +21,7 @@
 enum {
   OPI_SHARD_TRAIN = 1u, /* GroupSpread where gradients of whole values must be summed */
   OPI_SHARD_DENSE = 2u  /* the graphs hold dense copies of parts that are not one piece of the
-                           file; otherwise such a part has no data (opi_value.data NULL) */
+                           file; otherwise such a part has no data (OPI_VALUE_MISSING) */
 };
 
 typedef struct opi_shard_wish {
