@@ -119,6 +119,21 @@ static void keep_whole(opi_sharder *s) {
   }
 }
 
+/* A value that several products sum over would cost a sum for each: it stays whole, and their
+ * columns are divided. Not for heads. */
+static void check_readers(opi_sharder *s) {
+  uint32_t *readers = OPI_ARENA_ARRAY(&s->scratch, uint32_t, (size_t)s->g->n_values + 1);
+  s->failed = s->failed || readers == NULL;
+  for (uint32_t n = 0; readers != NULL && n < s->g->n_nodes; ++n) {
+    const opi_node *node = &s->g->nodes[n];
+    if (s->decisions[n].mode != OPI_MODE_SUM || !opi_sh_is_product(node) || s->closed[n] != NULL)
+      continue;
+    opi_opening *region = region_of(s, s->labels[node->in[0]]);
+    if (++readers[node->in[0]] > 1 && !region->heads)
+      fail(s, region, "the columns of the products behind it are divided instead");
+  }
+}
+
 static void check_modes(opi_sharder *s) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
     const opi_node *node = &s->g->nodes[n];
@@ -391,6 +406,7 @@ opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
   assign(s, units, next, follows);
   (void)visit(s, all_have, NULL);
   check_modes(s);
+  check_readers(s);
   keep_whole(s);
   if (s->failed)
     return opi_fail_nomem(err, 64, "units");

@@ -67,6 +67,31 @@ static void compare(const char *name, const opi_value *whole, const void *want,
                        "%s: '%s' differs by %g of %g", name, whole->name, worst, largest);
 }
 
+static uint32_t n_followed; /* graphs whose batch is followed */
+
+/* The batch of a member's graph is followed wherever that of the whole graph is. */
+static void follow_batch(const char *name, const opi_bound *bound, const opi_shards *shards) {
+  opi_arena arena;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opi_graph *g = bound->graph;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  opi_carry *in = OPI_ARENA_ARRAY(&arena, opi_carry, g->n_inputs + 1);
+  opi_carry *all = OPI_ARENA_ARRAY(&arena, opi_carry, g->n_values + 1);
+  for (uint32_t i = 0; i < g->n_inputs; ++i)
+    in[i] = (opi_carry){g->values[g->inputs[i]].rank > 0 ? 0 : -1, 0, 1, 1, 0};
+  const bool whole = opi_carry_axis(g, NULL, in, all, &err) >= 0;
+  for (uint32_t r = 0; whole && r < shards->width; ++r) {
+    const opi_graph *own = shards->members[r].bound->graph;
+    opi_carry *out = OPI_ARENA_ARRAY(&arena, opi_carry, own->n_values + 1);
+    const bool ok = opi_carry_axis(own, NULL, in, out, &err) >= 0;
+    (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: %s", name, err.message);
+    for (uint32_t o = 0; ok && o < g->n_outputs; ++o)
+      OPI_ASSERT_INT(out[own->outputs[o]].axis, all[g->outputs[o]].axis);
+  }
+  n_followed += whole;
+  opi_arena_release(&arena);
+}
+
 static void run_members(const char *name, const test_model *m, const opi_bound *bound,
                         const opi_shards *shards, void *const *want, tally *t) {
   const opi_graph *g = bound->graph;
@@ -127,6 +152,8 @@ static void check_model(const char *folder, const char *name, tally *t) {
     (void)opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s: %s", name, err.message);
     if (status >= 0)
       run_members(name, &m, bound, shards, want, t);
+    if (status >= 0)
+      follow_batch(name, bound, shards);
     opi_shards_free(shards);
   }
   opi_bound_free(bound);
@@ -203,6 +230,7 @@ static void test_every_export(void) {
         check_model(path, name, &t);
     }
   }
+  OPI_ASSERT(only != NULL || n_followed > 40);
   if (only != NULL)
     printf("%s", t.text == NULL ? "" : t.text);
   else
