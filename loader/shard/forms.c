@@ -89,8 +89,12 @@ static opipe_status part_data(opi_writer *w, const opi_value *from, const opi_sh
     return OPIPE_OK;
   }
   const bool initializer = (from->flags & OPI_VALUE_INITIALIZER) != 0;
-  if (initializer && to->n_bytes > SMALL && (w->s->wish->flags & OPI_SHARD_DENSE) == 0)
+  const uint32_t flags = w->s->wish->flags;
+  if (initializer && (to->n_bytes > SMALL || (flags & OPI_SHARD_BARE) != 0) &&
+      (flags & OPI_SHARD_DENSE) == 0) {
+    to->flags |= OPI_VALUE_MISSING;
     return OPIPE_OK;
+  }
   char *data = opi_arena_alloc(w->b.graph->arena, to->n_bytes);
   if (data == NULL)
     return no_memory(w);

@@ -90,17 +90,9 @@ static opipe_status write_inputs(opi_writer *w) {
   const opi_sharder *s = w->s;
   for (uint32_t i = 0; i < s->g->n_inputs; ++i) {
     const uint32_t v = s->g->inputs[i];
-    opi_labels *cut = NULL;
-    for (uint32_t n = 0; s->leaf[v] > OPI_LEAF_SEVERAL && cut == NULL && n < s->g->n_nodes; ++n) {
-      for (uint32_t k = 0; k < s->g->nodes[n].n_in; ++k) {
-        const opi_read *read = &s->decisions[n].reads[k];
-        if (s->g->nodes[n].in[k] == v && read->kind == OPI_READ_CUT)
-          cut = read->labels;
-      }
-    }
     uint32_t made;
-    if (cut != NULL)
-      OPI_TRY(opi_w_cut(w, v, cut, &made));
+    if (s->leaf[v] > OPI_LEAF_SEVERAL)
+      OPI_TRY(opi_w_cut(w, v, s->cut[v], &made));
     else
       OPI_TRY(opi_w_whole(w, v, &made));
     if (!opi_graph_add_input(w->b.graph, made))

@@ -119,6 +119,21 @@ static void keep_whole(opi_sharder *s) {
   }
 }
 
+/* A value that several products sum over would cost a sum for each: it stays whole, and their
+ * columns are divided. Not for heads. */
+static void check_readers(opi_sharder *s) {
+  uint32_t *readers = OPI_ARENA_ARRAY(&s->scratch, uint32_t, (size_t)s->g->n_values + 1);
+  s->failed = s->failed || readers == NULL;
+  for (uint32_t n = 0; readers != NULL && n < s->g->n_nodes; ++n) {
+    const opi_node *node = &s->g->nodes[n];
+    if (s->decisions[n].mode != OPI_MODE_SUM || !opi_sh_is_product(node) || s->closed[n] != NULL)
+      continue;
+    opi_opening *region = region_of(s, s->labels[node->in[0]]);
+    if (++readers[node->in[0]] > 1 && !region->heads)
+      fail(s, region, "the columns of the products behind it are divided instead");
+  }
+}
+
 static void check_modes(opi_sharder *s) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
     const opi_node *node = &s->g->nodes[n];
@@ -264,6 +279,24 @@ static void read_leaf(opi_sharder *s, uint32_t v, uint64_t form) {
   s->leaf[v] = s->leaf[v] == 0 || s->leaf[v] == form ? form : OPI_LEAF_SEVERAL;
 }
 
+/* Do members' parts of codes below a byte begin and end with a byte? */
+static bool in_bytes(opi_sharder *s, const opi_value *x, const opi_labels *l) {
+  uint64_t inner = opi_dtype_bits(x->dtype);
+  for (int32_t d = l->dims[0] + 1; d < x->rank; ++d)
+    inner *= (uint64_t)x->shape[d];
+  for (uint32_t r = 0; inner % 8 != 0 && r < s->width; ++r) {
+    uint32_t n = 0;
+    int64_t sum = 0;
+    bool shared = false;
+    const opi_shard_run *runs = opi_sh_runs(s, l, r, &s->scratch, &n, &sum, &shared);
+    for (uint32_t k = 0; runs != NULL && k < n; ++k) {
+      if ((uint64_t)runs[k].first * inner % 8 != 0 || (uint64_t)runs[k].n * inner % 8 != 0)
+        return false;
+    }
+  }
+  return inner % 8 == 0 || (uint64_t)x->shape[l->dims[0]] * inner % 8 == 0;
+}
+
 bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
   if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || !opi_sh_back(s, node, l, in))
@@ -272,7 +305,8 @@ bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels
     if (in[i] == NULL)
       continue;
     opi_sh_reduce(s, in[i], s->g->values[node->in[i]].shape);
-    if (in[i]->n_dims != 1)
+    const opi_value *x = &s->g->values[node->in[i]];
+    if (in[i]->n_dims != 1 || (x->producer == OPIPE_NONE && !in_bytes(s, x, in[i])))
       return false;
   }
   return true;
@@ -288,6 +322,7 @@ static void need_cut(opi_sharder *s, uint32_t v, opi_labels *l) {
   opi_sh_reduce(s, l, s->g->values[v].shape);
   if (p == OPIPE_NONE) {
     read_leaf(s, v, opi_sh_cut_hash(s, l));
+    s->cut[v] = l;
     return;
   }
   const opi_node *node = &s->g->nodes[p];
@@ -371,6 +406,7 @@ opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
   assign(s, units, next, follows);
   (void)visit(s, all_have, NULL);
   check_modes(s);
+  check_readers(s);
   keep_whole(s);
   if (s->failed)
     return opi_fail_nomem(err, 64, "units");

@@ -19,9 +19,14 @@ void opi_shard_segments(const opi_value *whole, const opi_shard_part *part,
   }
 }
 
+/* Was node n once opened, and is whole in the end? */
+static bool is_whole(const opi_sharder *s, uint32_t n) {
+  return s->closed[n] != NULL && s->decisions[n].mode == OPI_MODE_WHOLE;
+}
+
 static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n)
-    out->n_reasons += s->closed[n] != NULL;
+    out->n_reasons += is_whole(s, n);
   out->reasons = OPI_ARENA_ARRAY(&out->arena, opi_shard_reason, (size_t)out->n_reasons + 1);
   if (out->reasons == NULL)
     return opi_fail_nomem(err, out->n_reasons * sizeof(*out->reasons), "reasons");
@@ -32,7 +37,7 @@ static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
     if ((kind == OPI_KIND_ATTENTION || kind == OPI_KIND_SOFTMAX) &&
         s->decisions[n].mode == OPI_MODE_CUT)
       ++out->n_attention;
-    if (s->closed[n] == NULL)
+    if (!is_whole(s, n))
       continue;
     out->reasons[k] = (opi_shard_reason){opi_arena_strdup(&out->arena, node->name),
                                          opi_arena_strdup(&out->arena, s->closed[n])};

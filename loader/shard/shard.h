@@ -20,8 +20,10 @@
 
 enum {
   OPI_SHARD_TRAIN = 1u, /* GroupSpread where gradients of whole values must be summed */
-  OPI_SHARD_DENSE = 2u  /* the graphs hold dense copies of parts that are not one piece of the
-                           file; otherwise such a part has no data (opi_value.data NULL) */
+  /* Parts of parameters that are not one piece of the file: by default dense copies up to 64 KiB,
+   * no data above (OPI_VALUE_MISSING). */
+  OPI_SHARD_DENSE = 2u, /* dense copies always */
+  OPI_SHARD_BARE = 4u   /* no copies: whoever runs the graph packs them */
 };
 
 typedef struct opi_shard_wish {

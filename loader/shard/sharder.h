@@ -111,6 +111,7 @@ typedef struct opi_sharder {
   opi_shard_holder *holders; /* [n_atoms] of roots */
   bool *needed;              /* [n_values] */
   uint64_t *leaf;            /* [n_values] OPI_LEAF_*, or the hash of its only cut */
+  opi_labels **cut;          /* [n_values] labels of that cut */
 } opi_sharder;
 
 /* ---- labels.c ---- */

@@ -293,9 +293,10 @@ static opipe_status begin(opi_sharder *s) {
   s->aside = OPI_ARENA_ARRAY(&s->scratch, bool, values);
   s->needed = OPI_ARENA_ARRAY(&s->scratch, bool, values);
   s->leaf = OPI_ARENA_ARRAY(&s->scratch, uint64_t, values);
+  s->cut = OPI_ARENA_ARRAY(&s->scratch, opi_labels *, values);
   s->decisions = OPI_ARENA_ARRAY(&s->scratch, opi_shard_decision, nodes);
   if (s->labels == NULL || s->partial == NULL || s->aside == NULL || s->needed == NULL ||
-      s->leaf == NULL || s->decisions == NULL)
+      s->leaf == NULL || s->cut == NULL || s->decisions == NULL)
     return opi_fail_nomem(&s->why, values * 32, "dividing a graph");
   return OPIPE_OK;
 }

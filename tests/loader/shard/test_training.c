@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "tests/loader/gradient/training.h"
+#include "tests/loader/graphs.h"
 #include "tests/loader/shard/members.h"
 
 enum { MOST_PARAMS = 512 };
@@ -20,7 +21,8 @@ typedef struct whole_model {
   opi_loss loss;
   opi_train_choice choice;
   uint32_t dropout;
-  double value; /* of the loss */
+  uint32_t flags; /* OPI_SHARD_DENSE or BARE */
+  double value;   /* of the loss */
   double *gradients[MOST_PARAMS];
   size_t sizes[MOST_PARAMS];
   test_step step;
@@ -66,6 +68,7 @@ static bool open_whole(whole_model *w, const char *folder, double smoothing, uin
   memset(w, 0, sizeof *w);
   opi_arena_init(&w->arena, opi_allocator_system(), 0);
   w->dropout = dropout;
+  w->flags = OPI_SHARD_BARE;
   (void)snprintf(path, sizeof path, "%.900s/model.onnx", folder);
   w->loss = (opi_loss){.kind = OPI_LOSS_CROSS_ENTROPY,
                        .output = "logits",
@@ -100,7 +103,8 @@ static bool open_whole(whole_model *w, const char *folder, double smoothing, uin
 static void close_whole(whole_model *w) {
   opi_training_free(w->t);
   opi_bound_free(w->bound);
-  test_unload(&w->m);
+  if (w->m.model != NULL)
+    test_unload(&w->m);
   opi_arena_release(&w->arena);
 }
 
@@ -120,7 +124,7 @@ typedef struct divided {
 
 static bool build_members(whole_model *w, divided *d, uint32_t width, opipe_error *err) {
   const opi_shard_wish wish = {.width = width,
-                               .flags = OPI_SHARD_TRAIN | OPI_SHARD_DENSE,
+                               .flags = OPI_SHARD_TRAIN | w->flags,
                                .evaluator = test_backend_evaluator(),
                                .allocator = opi_allocator_system()};
   int64_t parts[TEST_MOST_MEMBERS];
@@ -148,6 +152,18 @@ static void feed_member(whole_model *w, divided *d, uint32_t r) {
   *m = (test_member){.graph = g, .data = OPI_ARENA_ARRAY(&w->arena, void *, g->n_values + 1)};
   for (uint32_t v = 0; v < g->n_values; ++v)
     m->data[v] = (void *)(uintptr_t)g->values[v].data;
+  for (uint32_t v = 0; v < g->n_values; ++v) { /* parts without data, by name */
+    const uint32_t whole =
+        g->values[v].producer == OPIPE_NONE && (g->values[v].flags & OPI_VALUE_INITIALIZER) != 0
+            ? opi_bound_value(w->bound, g->values[v].name)
+            : OPIPE_NONE;
+    const opi_shard_member *own = &d->shards->members[r];
+    const opi_shard_part *part =
+        whole == OPIPE_NONE ? NULL : test_part_of(own->params, own->n_params, whole);
+    if (m->data[v] == NULL && part != NULL)
+      m->data[v] = test_pack(&w->arena, &w->bound->graph->values[whole],
+                             w->bound->graph->values[whole].data, part);
+  }
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const void *data = feed_of(w, g->values[g->inputs[i]].name);
     m->data[g->inputs[i]] = data != NULL ? (void *)(uintptr_t)data
@@ -274,6 +290,97 @@ static const struct {
     {"t5v11", 24, 1},     {"vit", 9, 1},        {"whisper", 23, 1},
 };
 
+/* ---- graphs by hand: the loss is the sum of the output ---- */
+
+static void open_built(whole_model *w, test_graph *g) {
+  memset(w, 0, sizeof *w);
+  opi_arena_init(&w->arena, opi_allocator_system(), 0);
+  test_open(g);
+  w->loss = (opi_loss){.kind = OPI_LOSS_OUTPUT};
+  w->flags = OPI_SHARD_BARE;
+}
+
+static uint32_t parameter(whole_model *w, test_graph *g, const char *name, int64_t rows,
+                          int64_t columns) {
+  const int64_t shape[2] = {rows, columns};
+  opi_value v = {.dtype = OPIPE_FLOAT, .n_bytes = (uint64_t)(rows * columns) * 4};
+  return test_known(g, name, OPIPE_FLOAT, shape, 2,
+                    test_fill(&w->arena, &v, (uint64_t)(rows + columns)));
+}
+
+/* Adds the loss, runs the whole graph, compares members. */
+static void check_built(whole_model *w, test_graph *g, const char *what, uint32_t y,
+                        const uint32_t *widths, uint32_t sums) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  const opipe_attr keep = OPI_ATTR_I("keepdims", 0);
+  uint32_t loss = OPIPE_NONE;
+  test_node(g, "ReduceSum", 13, &y, 1, &keep, 1, &loss, 1);
+  test_output(g, loss);
+  options.flags |= OPI_BIND_KEEP_PARAMETERS;
+  options.evaluator = test_backend_evaluator();
+  bool ok = opi_bind(&g->model, &options, &w->bound, &err) >= 0;
+  const opi_gradient_options how = options_of(w);
+  ok = ok && opi_gradient_build(w->bound, &how, &w->t, &err) >= 0;
+  for (uint32_t i = 0; ok && i < w->bound->graph->n_inputs; ++i) {
+    const opi_value *v = &w->bound->graph->values[w->bound->graph->inputs[i]];
+    w->feeds[w->step.n_feeds++] = (test_feed){v->name, test_fill(&w->arena, v, i + 3), v->n_bytes};
+  }
+  w->step.t = w->t;
+  w->step.feeds = w->feeds;
+  w->step.arena = &w->arena;
+  if (ok)
+    keep_choice(w);
+  ok = ok && test_run_step(&w->step, &w->value, w->gradients, w->sizes, &err) >= 0;
+  if (!ok)
+    OPI_FAIL("%s: %s", what, err.message);
+  for (; ok && *widths != 0; ++widths)
+    check_width(w, what, *widths, sums, 0);
+  close_whole(w);
+  test_close(g);
+}
+
+/* Rows for its lookup, whole for the product behind it, whose softmax needs all columns. */
+static void test_parameter_read_in_two_ways(void) {
+  static const uint32_t widths[] = {2, 3, 0};
+  const int64_t ids[2] = {2, 3};
+  const opipe_attr turned = OPI_ATTR_N("perm", ((const int64_t[]){1, 0}), 2),
+                   last = OPI_ATTR_I("axis", -1);
+  static whole_model w;
+  test_graph g;
+  uint32_t x = OPIPE_NONE, back = OPIPE_NONE, y = OPIPE_NONE;
+  open_built(&w, &g);
+  const uint32_t table = parameter(&w, &g, "table", 7, 4);
+  const uint32_t in[2] = {table, test_input(&g, "ids", OPIPE_INT64, ids, 2)};
+  test_node(&g, "Gather", 13, in, 2, NULL, 0, &x, 1);
+  test_node(&g, "Transpose", 13, &table, 1, &turned, 1, &back, 1);
+  const uint32_t scores = test_op(&g, "MatMul", test_op(&g, "Tanh", x, OPIPE_NONE), back);
+  test_node(&g, "Softmax", 13, &scores, 1, &last, 1, &y, 1);
+  y = test_op(&g, "Mul", y, parameter(&w, &g, "scale", 1, 7));
+  check_built(&w, &g, "two ways", y, widths, 2);
+}
+
+/* Query heads within groups: keys and values are held by several members. */
+static void test_shared_keys(void) {
+  static const uint32_t widths[] = {3, 4, 0};
+  const int64_t shape[3] = {2, 5, 6};
+  const opipe_attr attrs[3] = {OPI_ATTR_I("q_num_heads", 10), OPI_ATTR_I("kv_num_heads", 2),
+                               OPI_ATTR_I("is_causal", 1)};
+  static whole_model w;
+  test_graph g;
+  uint32_t y = OPIPE_NONE;
+  open_built(&w, &g);
+  const uint32_t x = test_op(&g, "MatMul", test_input(&g, "x", OPIPE_FLOAT, shape, 3),
+                             parameter(&w, &g, "in", 6, 6));
+  const uint32_t whole = test_op(&g, "Tanh", test_op(&g, "Add", x, x), OPIPE_NONE);
+  const uint32_t in[3] = {test_op(&g, "MatMul", whole, parameter(&w, &g, "q", 6, 40)),
+                          test_op(&g, "MatMul", whole, parameter(&w, &g, "k", 6, 8)),
+                          test_op(&g, "MatMul", whole, parameter(&w, &g, "v", 6, 8))};
+  test_node(&g, "Attention", 23, in, 3, attrs, 3, &y, 1);
+  y = test_op(&g, "Add", whole, test_op(&g, "MatMul", y, parameter(&w, &g, "o", 40, 6)));
+  check_built(&w, &g, "shared keys", y, widths, 2);
+}
+
 static void check_export(const char *variant, const char *name, double smoothing, uint32_t dropout,
                          uint32_t sums, uint32_t gathers) {
   static whole_model w;
@@ -310,4 +417,5 @@ static void test_dropout_by_global_place(void) {
 }
 
 OPI_TEST_MAIN("sharded training", OPI_TEST(test_every_training_export), OPI_TEST(test_other_losses),
+              OPI_TEST(test_parameter_read_in_two_ways), OPI_TEST(test_shared_keys),
               OPI_TEST(test_dropout_by_global_place))
