@@ -57,7 +57,8 @@ typedef struct opi_list_meeting {
   uint32_t *ranks; /* [n_ranks] rising, at least two */
   uint32_t n_ranks;
   uint32_t stage;     /* of the plan */
-  const char *tensor; /* NULL: the gradients of the stage, over its replicas */
+  const char *tensor; /* between stretches; NULL: the gradients of the stage, over its replicas */
+  uint64_t n_bytes;   /* of every rank; 0: it takes no time by the plan's clock */
 } opi_list_meeting;
 
 typedef struct opi_lists {
@@ -70,7 +71,7 @@ typedef struct opi_lists {
                               body */
   opi_list_message *messages;
   opi_list_stream *streams;
-  opi_list_meeting *meetings; /* REDUCE: opi_step.route; UPDATE awaits those of its rank */
+  opi_list_meeting *meetings; /* an UPDATE awaits the gradients of its rank */
   uint32_t *replica_of;       /* [n_stages * n_microbatches] */
   uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
   uint32_t *lies_on;     /* the same index: the instance's rank, or the reader's */

@@ -33,7 +33,8 @@ static void count_starts(opi_meetings *m) {
   for (uint32_t rank = 0; rank < l->n_ranks; ++rank) {
     for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
       const opi_step *step = &l->steps[i];
-      const uint32_t at = step->kind != OPI_ACT_REDUCE || step->route == OPIPE_NONE
+      const bool begins = step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM;
+      const uint32_t at = !begins || step->route == OPIPE_NONE
                               ? OPIPE_NONE
                               : member(&l->meetings[step->route], rank);
       if (at != OPIPE_NONE)
@@ -43,11 +44,12 @@ static void count_starts(opi_meetings *m) {
 }
 
 opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clock *clock,
-                               uint64_t first_event, opi_arena *arena, opi_meetings *out,
-                               opipe_error *err) {
+                               uint64_t first_event, const opi_link *link, opi_arena *arena,
+                               opi_meetings *out, opipe_error *err) {
   const uint32_t n = lists->n_meetings;
   const size_t n_meets = (size_t)n_items * n;
-  *out = (opi_meetings){.lists = lists, .clock = clock, .arena = arena, .first_event = first_event};
+  *out = (opi_meetings){
+      .lists = lists, .clock = clock, .arena = arena, .first_event = first_event, .link = link};
   out->first = OPI_ARENA_ARRAY(arena, uint32_t, (size_t)n + 1);
   if (out->first == NULL)
     return opi_fail_nomem(err, n * sizeof *out->first, "a proof");
@@ -108,6 +110,13 @@ static double last_entry(const opi_meetings *m, const opi_list_meeting *meeting,
   return last;
 }
 
+static double takes(const opi_meetings *m, const opi_list_meeting *meeting) {
+  const uint64_t n = meeting->n_ranks;
+  return m->link == NULL || meeting->n_bytes == 0
+             ? 0
+             : 2.0 * (double)(n - 1) * (double)opi_link_ns(m->link, (meeting->n_bytes + n - 1) / n);
+}
+
 /* Makes the rank's next entry count that can; *out_met: the sum that all have come to with it, or
  * OPIPE_NONE. False: there is no such entry. */
 static bool count_next(opi_meetings *m, uint32_t rank, uint32_t *out_met) {
@@ -139,7 +148,7 @@ static void settle(opi_meetings *m, uint32_t rank) {
     if (met == OPIPE_NONE)
       continue;
     const opi_list_meeting *meeting = &m->lists->meetings[met % n_meetings];
-    m->met[met] = last_entry(m, meeting, met);
+    m->met[met] = last_entry(m, meeting, met) + takes(m, meeting);
     for (uint32_t i = 0; i < meeting->n_ranks; ++i) {
       uint32_t k = 0;
       leave(m, meeting->ranks[i], met);
@@ -171,28 +180,35 @@ void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t m
   settle(m, rank);
 }
 
-uint32_t opi_meetings_missing(const opi_meetings *m, uint32_t rank, uint32_t item) {
-  const opi_lists *l = m->lists;
-  uint32_t i = 0;
-  while (i < l->n_meetings && (member(&l->meetings[i], rank) == OPIPE_NONE ||
-                               m->met[(size_t)item * l->n_meetings + i] >= 0))
-    ++i;
-  return i == l->n_meetings ? OPIPE_NONE : i;
-}
-
-bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, double *io_now) {
-  const opi_lists *l = m->lists;
-  const uint64_t first = (uint64_t)item * l->n_meetings;
-  const uint32_t missing = opi_meetings_missing(m, rank, item);
-  if (missing != OPIPE_NONE) {
-    (void)opi_clock_wait(m->clock, rank, m->first_event + first + missing);
+bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
+                        double *io_now) {
+  const uint32_t meet = item * m->lists->n_meetings + meeting;
+  if (m->met[meet] < 0) {
+    (void)opi_clock_wait(m->clock, rank, m->first_event + meet);
     return false;
   }
-  for (uint32_t i = 0; i < l->n_meetings; ++i) {
-    if (member(&l->meetings[i], rank) != OPIPE_NONE && m->met[first + i] > *io_now)
-      *io_now = m->met[first + i];
-  }
+  *io_now = m->met[meet] > *io_now ? m->met[meet] : *io_now;
   return true;
+}
+
+static bool is_gradient(const opi_meetings *m, uint32_t rank, uint32_t meeting) {
+  const opi_list_meeting *of = &m->lists->meetings[meeting];
+  return of->tensor == NULL && member(of, rank) != OPIPE_NONE;
+}
+
+uint32_t opi_meetings_missing(const opi_meetings *m, uint32_t rank, uint32_t item) {
+  const uint32_t n = m->lists->n_meetings;
+  uint32_t i = 0;
+  while (i < n && (!is_gradient(m, rank, i) || m->met[(size_t)item * n + i] >= 0))
+    ++i;
+  return i == n ? OPIPE_NONE : i;
+}
+
+bool opi_meetings_await_gradients(opi_meetings *m, uint32_t rank, uint32_t item, double *io_now) {
+  bool all = true;
+  for (uint32_t i = 0; i < m->lists->n_meetings && all; ++i)
+    all = !is_gradient(m, rank, i) || opi_meetings_await(m, rank, item, i, io_now);
+  return all;
 }
 
 /* ---- reports ---- */

@@ -29,6 +29,7 @@ typedef struct opi_meetings {
   const opi_lists *lists;
   opi_clock *clock;
   opi_arena *arena;
+  const opi_link *link; /* NULL: sums take no time */
   uint64_t first_event;
   opi_sum_entries *entries; /* [n_ranks] */
   uint32_t *first;          /* [n_meetings + 1] into starts: one for every rank of the group */
@@ -41,17 +42,20 @@ typedef struct opi_meetings {
 } opi_meetings;
 
 /* Events of the clock from first_event on are those of meetings: n_items * n_meetings. All in
- * `arena`. */
+ * `arena`. link: over which n ranks add up by a ring, 2 (n - 1) messages of 1 / n; NULL: untimed.
+ */
 opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clock *clock,
-                               uint64_t first_event, opi_arena *arena, opi_meetings *out,
-                               opipe_error *err);
+                               uint64_t first_event, const opi_link *link, opi_arena *arena,
+                               opi_meetings *out, opipe_error *err);
 /* The rank takes a step that begins a sum. meeting OPIPE_NONE: nothing. */
 void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
                        uint32_t step, double now);
-/* Whether all sums of the rank are met; then *io_now is at least their time. Else the rank waits
- * for one of them. */
-bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, double *io_now);
-/* The first sum of the rank that is not met; OPIPE_NONE: none. */
+/* Whether the sum is met; then *io_now is at least its time. Else the rank waits for it. */
+bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
+                        double *io_now);
+/* The same of all gradients of the rank. */
+bool opi_meetings_await_gradients(opi_meetings *m, uint32_t rank, uint32_t item, double *io_now);
+/* The first sum of gradients of the rank that is not met; OPIPE_NONE: none. */
 uint32_t opi_meetings_missing(const opi_meetings *m, uint32_t rank, uint32_t item);
 /* Describes why a sum is not met, up to the rank that has not come to it, which is returned; or
  * the cycle of sums that ranks come to in different orders, and returns OPIPE_NONE. */

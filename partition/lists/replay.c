@@ -18,9 +18,10 @@
  * Beyond the proof's waits, the clock only waits for operations in progress to arrive: a proven
  * list ends by the clock too.
  *
- * Sums over replicas are meetings of their groups (meetings.h), which an update awaits. A training
- * step is a barrier: no rank proceeds before all have reached their update.
- * Double-buffered ranks that step alone wait for those with which they share a weight.
+ * Sums over ranks are meetings of their groups (meetings.h): a SUM or REDUCE comes to one, an AWAIT
+ * or UPDATE waits for it. A training step is a barrier: no rank proceeds before all have reached
+ * their update. Double-buffered ranks that step alone wait for those with which they share a
+ * weight.
  */
 #include <stdio.h>
 
@@ -63,7 +64,7 @@ typedef struct replay {
                             lowest */
   uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] it has updated in its item */
-  opi_meetings meetings; /* sums over replicas */
+  opi_meetings meetings; /* sums over ranks */
   uint32_t n_items, rule;
   bool twice; /* weights in two versions */
   bool timed;
@@ -79,6 +80,11 @@ static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
   if (item == 0)
     return step->next == 1;
   return item + 1 < p->n_items || step->next == 0;
+}
+
+/* The mini-batch, or body, to which a step's sums belong: counted from the first. */
+static uint32_t batch_of(const replay *p, uint32_t rank, const opi_step *step) {
+  return p->twice ? p->item[rank] + step->next - 1 : p->item[rank];
 }
 
 /* NULL: the message is of before the first item or, double-buffered, of a mini-batch after the
@@ -177,9 +183,9 @@ static uint64_t first_update(const replay *p) {
 }
 
 /* The rank is at its update. Returns whether its sums are met and its whole group is there. */
-static bool update(replay *p, uint32_t rank) {
+static bool update(replay *p, uint32_t rank, const opi_step *step) {
   const size_t at = (size_t)p->item[rank] * p->plan->n_ranks + p->group[rank];
-  if (!opi_meetings_await(&p->meetings, rank, p->item[rank], &p->now[rank]))
+  if (!opi_meetings_await_gradients(&p->meetings, rank, batch_of(p, rank, step), &p->now[rank]))
     return false;
   double *last = &p->barrier[at];
   *last = p->now[rank] > *last ? p->now[rank] : *last;
@@ -249,9 +255,15 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   if (step->kind == OPI_ACT_COMPUTE)
     compute(p, rank, step);
   if (step->kind == OPI_ACT_UPDATE)
-    return update(p, rank);
-  if (step->kind == OPI_ACT_REDUCE)
-    opi_meetings_come(&p->meetings, rank, p->item[rank], step->route, p->step[rank], p->now[rank]);
+    return update(p, rank, step);
+  if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM) {
+    opi_meetings_come(&p->meetings, rank, batch_of(p, rank, step), step->route, p->step[rank],
+                      p->now[rank]);
+  }
+  if (step->kind == OPI_ACT_AWAIT) {
+    return opi_meetings_await(&p->meetings, rank, batch_of(p, rank, step), step->route,
+                              &p->now[rank]);
+  }
   if (!message)
     return true;
   if (step->kind == OPI_ACT_RECV)
@@ -344,25 +356,35 @@ static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size
   return other;
 }
 
+/* The sum for which the rank's step waits; OPIPE_NONE: none. */
 static uint32_t missing_sum(const replay *p, uint32_t rank) {
-  return opi_meetings_missing(&p->meetings, rank, p->item[rank]);
+  const opi_step *step = &p->lists->steps[p->step[rank]];
+  if (step->kind == OPI_ACT_AWAIT)
+    return step->route;
+  return step->kind == OPI_ACT_UPDATE
+             ? opi_meetings_missing(&p->meetings, rank, batch_of(p, rank, step))
+             : OPIPE_NONE;
 }
 
 /* Names a rank that has not come to a sum, or the cycle of sums, which is then all of it. */
-static uint32_t describe_sum(const replay *p, uint32_t rank, char *text, size_t room) {
-  const int n = snprintf(text, room, "rank %u at step %u, the update, waits for a sum: ", rank,
-                         p->step[rank] - p->lists->rank_first[rank]);
+static uint32_t describe_sum(const replay *p, uint32_t rank, uint32_t sum, char *text,
+                             size_t room) {
+  const opi_step *step = &p->lists->steps[p->step[rank]];
+  const int n = snprintf(text, room, "rank %u at step %u%s waits for a sum: ", rank,
+                         p->step[rank] - p->lists->rank_first[rank],
+                         step->kind == OPI_ACT_UPDATE ? ", the update," : "");
   const size_t at = n < 0 || (size_t)n >= room ? room - 1 : (size_t)n;
-  const uint32_t other = opi_meetings_describe(&p->meetings, p->item[rank], missing_sum(p, rank),
-                                               text + at, room - at);
+  const uint32_t other =
+      opi_meetings_describe(&p->meetings, batch_of(p, rank, step), sum, text + at, room - at);
   return other == OPIPE_NONE ? rank : other;
 }
 
 /* Describes what the rank's step waits for; returns the rank that would bring it. */
 static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
   const opi_step *step = &p->lists->steps[p->step[rank]];
-  if (step->kind == OPI_ACT_UPDATE && missing_sum(p, rank) != OPIPE_NONE)
-    return describe_sum(p, rank, text, room);
+  const uint32_t sum = missing_sum(p, rank);
+  if (sum != OPIPE_NONE)
+    return describe_sum(p, rank, sum, text, room);
   if (step->kind == OPI_ACT_UPDATE)
     return describe_update(p, rank, text, room);
   const opi_list_message *m = &p->lists->messages[step->route];
@@ -499,9 +521,9 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   for (uint32_t rank = 0; rank < n_ranks; ++rank)
     p->step[rank] = p->lists->rank_first[rank];
   post_first(p);
-  OPI_TRY(opi_meetings_open(p->lists, p->n_items, &p->clock,
-                            first_update(p) + (uint64_t)p->n_items * n_ranks, scratch, &p->meetings,
-                            p->err));
+  OPI_TRY(opi_meetings_open(
+      p->lists, p->n_items, &p->clock, first_update(p) + (uint64_t)p->n_items * n_ranks,
+      p->timed ? &p->plan->whole->link : NULL, scratch, &p->meetings, p->err));
   OPI_TRY(find_groups(p, scratch));
   return check_order(p, scratch);
 }

@@ -13,12 +13,15 @@ enum {
   OPI_ACT_LOAD = 3,
   OPI_ACT_STORE = 4,
   /* training */
-  OPI_ACT_POST = 5,    /* posts the receive of a message */
-  OPI_ACT_DRAIN = 6,   /* waits until a sent message has left its memory */
-  OPI_ACT_REDUCE = 7,  /* sums an instance's gradients over its replicas */
-  OPI_ACT_UPDATE = 8,  /* ties, norm, clip and optimizer of all instances of the rank */
-  OPI_ACT_COPY = 9,    /* copies rows of a tensor from one place of the rank to another */
-  OPI_ACT_RESERVE = 10 /* allows the producer of a message to write it in place */
+  OPI_ACT_POST = 5,     /* posts the receive of a message */
+  OPI_ACT_DRAIN = 6,    /* waits until a sent message has left its memory */
+  OPI_ACT_REDUCE = 7,   /* sums an instance's gradients over its replicas */
+  OPI_ACT_UPDATE = 8,   /* ties, norm, clip and optimizer of all instances of the rank */
+  OPI_ACT_COPY = 9,     /* copies rows of a tensor from one place of the rank to another */
+  OPI_ACT_RESERVE = 10, /* allows the producer of a message to write it in place */
+  /* sums over a group of ranks inside a stage, between stretches (program/stretches.h) */
+  OPI_ACT_SUM = 11,  /* comes to a sum */
+  OPI_ACT_AWAIT = 12 /* waits for its result */
 };
 /* Programs. E is the forward of an evaluation where it differs from F, because dropout is off or
  * the model has outputs that a training step does not return; it keeps nothing for a backward. */
@@ -36,8 +39,8 @@ typedef struct opi_step {
   uint32_t stage;
   uint32_t replica;
   uint32_t microbatch;
-  uint32_t route; /* messages: index of the message; COPY: route; COMPUTE: action; REDUCE: meeting,
-                     OPIPE_NONE: of one rank alone */
+  uint32_t route; /* messages: index of the message; COPY: route; COMPUTE: action; REDUCE, SUM,
+                     AWAIT: meeting, OPIPE_NONE: of one rank alone */
   uint32_t pass;  /* COMPUTE */
   uint32_t batch; /* POST, SEND under GROUPED: number of messages that start together, from this one
                      on; 0: starts alone, or with an earlier one */

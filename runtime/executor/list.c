@@ -14,14 +14,17 @@ static bool in_evaluate(const opi_step *step) {
 }
 
 static uint32_t peer_of(const opi_compiled *t, const opi_step *step) {
-  if (step->kind < OPI_ACT_RECV || step->kind == OPI_ACT_COPY || step->route == OPIPE_NONE)
-    return OPIPE_NONE;
-  const opi_message_run *m = &t->messages[step->route];
-  if (step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_POST)
-    return m->src_rank;
-  return step->kind == OPI_ACT_SEND || step->kind == OPI_ACT_DRAIN || step->kind == OPI_ACT_RESERVE
-             ? m->dst_rank
-             : OPIPE_NONE;
+  switch (step->kind) {
+    case OPI_ACT_RECV:
+    case OPI_ACT_POST:
+      return t->messages[step->route].src_rank;
+    case OPI_ACT_SEND:
+    case OPI_ACT_DRAIN:
+    case OPI_ACT_RESERVE:
+      return t->messages[step->route].dst_rank;
+    default:
+      return OPIPE_NONE;
+  }
 }
 
 opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t index,

@@ -230,15 +230,16 @@ static void test_records_that_wait_in_a_circle_are_told(void) {
 
 enum { SUMS = 3, RANKS = 3 };
 
-/* A mini-batch of sums alone. order [RANKS][SUMS]: the sums to which a rank comes; OPIPE_NONE: no
- * more. */
-static opipe_status prove_sums(uint32_t rule, opi_list_meeting *meetings,
-                               const uint32_t (*order)[SUMS], opipe_error *err) {
+/* A mini-batch of sums alone: of gradients, or each awaited before the next. order [RANKS][SUMS]:
+ * the sums to which a rank comes; OPIPE_NONE: no more. times NULL: it is proven. */
+static opipe_status replay_sums(const opi_link *link, bool awaited, opi_list_meeting *meetings,
+                                const uint32_t (*order)[SUMS], opi_replay_result *times,
+                                opipe_error *err) {
   const opi_train_spec spec = {.optimizer = {.kind = OPIPE_OPTIMIZER_SGD}};
   const opi_decision whole = {.schedule = "toy",
                               .allocator = opi_allocator_system(),
                               .n_ranks = RANKS,
-                              .link = {.rule = rule},
+                              .link = *link,
                               .train = &spec};
   const opi_piece_plan plan = {.whole = &whole,
                                .n_ranks = RANKS,
@@ -246,7 +247,7 @@ static opipe_status prove_sums(uint32_t rule, opi_list_meeting *meetings,
                                .n_replicas = 2,
                                .n_pieces = 1,
                                .trains = true};
-  opi_step steps[RANKS * (SUMS + 1)];
+  opi_step steps[RANKS * (2 * SUMS + 1)];
   uint32_t rank_first[RANKS + 1], request_first[RANKS + 1] = {0};
   opi_lists lists = {.steps = steps,
                      .rank_first = rank_first,
@@ -257,18 +258,31 @@ static opipe_status prove_sums(uint32_t rule, opi_list_meeting *meetings,
                      .n_positions = 1};
   for (uint32_t rank = 0; rank < RANKS; ++rank) {
     rank_first[rank] = lists.n_steps;
-    for (uint32_t i = 0; i < SUMS && order[rank][i] != OPIPE_NONE; ++i)
-      steps[lists.n_steps++] = (opi_step){.kind = OPI_ACT_REDUCE, .route = order[rank][i]};
+    for (uint32_t i = 0; i < SUMS && order[rank][i] != OPIPE_NONE; ++i) {
+      steps[lists.n_steps++] =
+          (opi_step){.kind = awaited ? OPI_ACT_SUM : OPI_ACT_REDUCE, .route = order[rank][i]};
+      if (awaited)
+        steps[lists.n_steps++] = (opi_step){.kind = OPI_ACT_AWAIT, .route = order[rank][i]};
+    }
     steps[lists.n_steps++] = (opi_step){.kind = OPI_ACT_UPDATE};
   }
   rank_first[RANKS] = lists.n_steps;
-  return opi_lists_prove(&plan, &lists, &(opi_cut){.n_stages = 0}, opi_allocator_system(), err);
+  const opi_cut cut = {.n_stages = 0};
+  return times == NULL
+             ? opi_lists_prove(&plan, &lists, &cut, opi_allocator_system(), err)
+             : opi_lists_replay(&plan, &lists, &cut, 1, opi_allocator_system(), times, err);
+}
+
+static opipe_status prove_sums(uint32_t rule, opi_list_meeting *meetings,
+                               const uint32_t (*order)[SUMS], opipe_error *err) {
+  return replay_sums(&(opi_link){.rule = rule}, false, meetings, order, NULL, err);
 }
 
 /* Sums of groups that share two ranks must be met in one order on both. */
 static void test_sums_in_two_orders_are_refused(void) {
   uint32_t both[2] = {0, 1}, other[2] = {1, 2};
-  opi_list_meeting meetings[SUMS] = {{both, 2, 0, NULL}, {both, 2, 1, NULL}, {other, 2, 2, "w"}};
+  opi_list_meeting meetings[SUMS] = {
+      {both, 2, 0, NULL, 0}, {both, 2, 1, NULL, 0}, {other, 2, 2, NULL, 0}};
   static const uint32_t swapped[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {2, 1, 0}, {2, OPIPE_NONE}};
   static const uint32_t lacking[RANKS][SUMS] = {
       {0, 1, OPIPE_NONE}, {0, 2, OPIPE_NONE}, {2, OPIPE_NONE}};
@@ -287,11 +301,34 @@ static void test_sums_in_two_orders_are_refused(void) {
   }
 }
 
+/* Sums between stretches: whoever needs a result waits, for ever if ranks need two in two orders.
+ */
+static void test_sums_that_are_awaited(void) {
+  uint32_t both[2] = {0, 1}, other[2] = {1, 2};
+  opi_list_meeting meetings[SUMS] = {
+      {both, 2, 0, "x", 100}, {both, 2, 0, "y", 100}, {other, 2, 1, "z", 40}};
+  static const uint32_t good[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {0, 2, 1}, {2, OPIPE_NONE}};
+  static const uint32_t swapped[RANKS][SUMS] = {
+      {0, 1, OPIPE_NONE}, {1, 0, OPIPE_NONE}, {OPIPE_NONE}};
+  for (uint32_t rule = OPI_RULE_TAG; rule <= OPI_RULE_GROUPED; ++rule) {
+    const opi_link link = {.rule = rule, .latency_ns = 10, .bytes_per_ns = 1};
+    opi_replay_result times = {.start_ns = NULL};
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK(replay_sums(&link, true, meetings, good, NULL, &err), &err);
+    OPI_ASSERT_OK(replay_sums(&link, true, meetings, good, &times, &err), &err);
+    OPI_ASSERT_INT(times.request_ns, 2 * (10 + 50) + 2 * (10 + 20) + 2 * (10 + 50));
+    OPI_ASSERT_ERROR(replay_sums(&link, true, meetings, swapped, NULL, &err), OPIPE_E_INVALID, &err,
+                     "rank 0 at step 1 waits for a sum: rank 1 has not come to the sum of 'x' in "
+                     "stage 0; rank 1 at step 1 waits for a sum: rank 0 has not come to the sum of "
+                     "'y' in stage 0");
+  }
+}
+
 /* Three groups of which any two share one rank wait for each other in no order. */
 static void test_sums_of_other_groups_pass_each_other(void) {
   uint32_t pairs[SUMS][2] = {{0, 1}, {1, 2}, {0, 2}};
   opi_list_meeting meetings[SUMS] = {
-      {pairs[0], 2, 0, NULL}, {pairs[1], 2, 1, NULL}, {pairs[2], 2, 2, "w"}};
+      {pairs[0], 2, 0, NULL, 0}, {pairs[1], 2, 1, NULL, 0}, {pairs[2], 2, 2, NULL, 0}};
   static const uint32_t order[RANKS][SUMS] = {
       {0, 2, OPIPE_NONE}, {1, 0, OPIPE_NONE}, {2, 1, OPIPE_NONE}};
   opipe_error err = OPIPE_ERROR_INIT;
@@ -305,5 +342,5 @@ OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
               OPI_TEST(test_a_stage_that_is_not_there_is_named),
               OPI_TEST(test_a_deadlock_prints_its_cycle),
               OPI_TEST(test_records_that_wait_in_a_circle_are_told),
-              OPI_TEST(test_sums_in_two_orders_are_refused),
+              OPI_TEST(test_sums_in_two_orders_are_refused), OPI_TEST(test_sums_that_are_awaited),
               OPI_TEST(test_sums_of_other_groups_pass_each_other))
