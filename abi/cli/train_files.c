@@ -110,6 +110,13 @@ int train_write_files(const train_loop *l) {
 
 /* ---- results kept for comparison ---- */
 
+void train_keep_of_0(const train_loop *l, void **io_data) {
+  if (l->run->s->team_rank == 0)
+    return;
+  free(*io_data);
+  *io_data = NULL;
+}
+
 int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
                      uint32_t *out_n) {
   const opipe_api *api = l->run->s->api;
@@ -135,6 +142,7 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
       return cli_fail("out of memory for parameter '%s'", info.name);
     if (api->session_get(l->session, info.name, state, version, t->data, t->n_bytes, &err) < 0)
       return cli_report("train", &err);
+    train_keep_of_0(l, &t->data);
   }
   return *out == NULL ? cli_fail("out of memory") : CLI_DONE;
 }

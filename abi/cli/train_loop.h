@@ -41,7 +41,10 @@ int train_resume(train_loop *l);
 int train_save(const train_loop *l);
 int train_write_files(const train_loop *l);
 int train_keep(train_loop *l);
-/* Copies a state of every trained parameter; *out is malloc'ed, whatever the status. */
+/* All processes help process 0 to a parameter, which it alone keeps: the others free their copy. */
+void train_keep_of_0(const train_loop *l, void **io_data);
+/* Copies a state of every trained parameter; *out is malloc'ed, whatever the status. Only process 0
+ * has data. */
 int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_tensor **out,
                      uint32_t *out_n);
 

@@ -36,10 +36,10 @@ static int take_part(const train_loop *l, const opipe_parameter_info *info, uint
       (train_part){strdup(info->name), malloc(n_bytes == 0 ? 1 : n_bytes), n_bytes, state, version};
   if (part->name == NULL || part->data == NULL)
     return cli_fail("out of memory for parameter '%s'", info->name);
-  return l->run->s->api->session_get(l->session, info->name, state, version, part->data, n_bytes,
-                                     &err) < 0
-             ? cli_report("train", &err)
-             : CLI_DONE;
+  const opipe_status status = l->run->s->api->session_get(l->session, info->name, state, version,
+                                                          part->data, n_bytes, &err);
+  train_keep_of_0(l, &part->data);
+  return status < 0 ? cli_report("train", &err) : CLI_DONE;
 }
 
 /* A parameter that is not trained may have been set by the checkpoint's writer. */
