@@ -136,6 +136,10 @@ void opi_prepared_free(opi_prepared *prepared); /* accepts NULL */
 void *opi_prepared_data(const opi_prepared *prepared, uint32_t slot);
 opipe_status opi_prepared_run(opi_prepared *prepared, opipe_error *err);
 
+/* Copies everything reachable into `arena`, leaving garbage of the passes behind. */
+opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph **out_graph,
+                            opipe_error *err);
+
 /* Passes on a bound graph. Each keeps it valid and sorted. */
 opipe_status opi_pass_dead(opi_builder *builder,
                            opipe_error *err); /* drops nodes and values that no output needs */

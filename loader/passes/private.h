@@ -35,9 +35,6 @@ opipe_status opi_find_origins(const opi_model *model, opi_arena *scratch, opi_bo
 /* Exclusive upper bounds of the values of integer graph inputs; see passes.h. */
 opipe_status opi_index_limits(const opi_graph *graph, opi_arena *arena, int64_t **out_limits,
                               opipe_error *err);
-/* Copies everything reachable into `arena`, leaving garbage of the passes behind. */
-opipe_status opi_graph_copy(const opi_graph *graph, opi_arena *arena, opi_graph **out_graph,
-                            opipe_error *err);
 
 /* -- expressions over dimensions: + - * // / % ( ) integers identifiers, max(a,b) min(a,b) -- */
 typedef struct opi_expr opi_expr;

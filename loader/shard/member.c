@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "loader/passes/private.h"
 #include "loader/shard/writer.h"
 
 /* ---- nodes ---- */

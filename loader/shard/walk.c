@@ -81,7 +81,7 @@ static opi_labels *open_axis(opi_sharder *s, uint32_t n, uint32_t v, uint8_t axi
 
 static bool may_open(const opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
-  if (s->closed[n] != NULL || !could_open(s, node))
+  if (s->width < 2 || s->closed[n] != NULL || !could_open(s, node))
     return false;
   const int32_t axis = opi_sh_is_product(node) ? opi_sh_product_axes(s->g, node).n : 0;
   const uint32_t from = opi_sh_is_product(node) ? 1 : 0;

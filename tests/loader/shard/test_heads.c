@@ -278,6 +278,22 @@ static void test_blocks_of_few_bits(void) {
 
 /* ---- refusals ---- */
 
+static void test_width_1_is_a_copy(void) {
+  bench b;
+  test_group t;
+  open_bench(&b);
+  attention(&b, 4, 4, false);
+  if (bind(&b, 0)) {
+    opi_shards *shards = divide(&b, 1, 0);
+    compare(&b, shards, &t);
+    OPI_ASSERT_INT(t.n_sums, 0);
+    OPI_ASSERT_INT(shards->members[0].bound->graph->n_nodes, b.bound->graph->n_nodes);
+    OPI_ASSERT_INT(shards->n_reasons, 0);
+    opi_shards_free(shards);
+  }
+  close_bench(&b);
+}
+
 static void test_width_0_is_refused(void) {
   bench b;
   opi_shards *shards = NULL;
@@ -294,4 +310,5 @@ static void test_width_0_is_refused(void) {
 
 OPI_TEST_MAIN("units that do not divide", OPI_TEST(test_heads_that_do_not_divide),
               OPI_TEST(test_too_few_heads_stay_whole), OPI_TEST(test_rows_of_a_vocabulary),
-              OPI_TEST(test_blocks_of_few_bits), OPI_TEST(test_width_0_is_refused))
+              OPI_TEST(test_blocks_of_few_bits), OPI_TEST(test_width_1_is_a_copy),
+              OPI_TEST(test_width_0_is_refused))

@@ -67,7 +67,8 @@ static void compare(const char *name, const opi_value *whole, const void *want,
                        "%s: '%s' differs by %g of %g", name, whole->name, worst, largest);
 }
 
-static uint32_t n_followed; /* graphs whose batch is followed */
+static uint32_t n_models, n_attentions; /* with 2 members; with divided attention */
+static uint32_t n_followed;             /* graphs whose batch is followed */
 
 /* The batch of a member's graph is followed wherever that of the whole graph is. */
 static void follow_batch(const char *name, const opi_bound *bound, const opi_shards *shards) {
@@ -117,6 +118,8 @@ static void run_members(const char *name, const test_model *m, const opi_bound *
               &arena);
     }
   }
+  n_models += shards->width == 2;
+  n_attentions += shards->width == 2 && shards->n_attention != 0;
   say(t, "%s width %u: %u divided, %u attention, %u sums, %u gathers", name, shards->width,
       shards->n_divided, shards->n_attention, group.n_sums, group.n_gathers);
   if (shards->members[0].n_outputs != 0)
@@ -231,6 +234,7 @@ static void test_every_export(void) {
     }
   }
   OPI_ASSERT(only != NULL || n_followed > 40);
+  OPI_ASSERT(only != NULL || n_attentions == n_models); /* attention is divided in all of them */
   if (only != NULL)
     printf("%s", t.text == NULL ? "" : t.text);
   else
