@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of rules share: join.c unites labels of several inputs, axes.c has operators along
+/* Shared by the files of rules: join.c unites labels of several inputs, axes.c has operators along
  * one axis. Private to loader/shard. */
 #ifndef OPI_SHARD_RULES_H
 #define OPI_SHARD_RULES_H

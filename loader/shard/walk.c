@@ -111,12 +111,13 @@ static bool is_real(const opi_sharder *s, uint32_t v) {
 /* May the partial sum at input i pass this node? */
 static bool passes(const opi_sharder *s, const opi_node *node, uint32_t i) {
   const uint32_t sums = opi_op_of(node)->sums;
-  if (s->uses[node->in[i]] != 1)
+  if (s->uses[node->in[i]] != 1 || node->out[0] == OPIPE_NONE)
     return false;
   switch (sums) {
     case OPI_SUMS_FIRST:
-    case OPI_SUMS_AXES:
-      return i == 0 && !s->aside[node->in[i]];
+    case OPI_SUMS_AXES: /* summed before it grows */
+      return i == 0 && !s->aside[node->in[i]] &&
+             value_of(s, node->out[0])->n_bytes <= value_of(s, node->in[0])->n_bytes;
     case OPI_SUMS_EACH:
       return !s->aside[node->in[i]];
     case OPI_SUMS_TOGETHER:

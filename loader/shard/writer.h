@@ -36,11 +36,11 @@ typedef struct opi_writer {
   opipe_error *err;
 } opi_writer;
 
-/* What a node's outputs are called: after the node, as in the whole graph, or as partial sums. */
+/* Names of a node's outputs: after the node, as in the whole graph, or as partial sums. */
 enum { OPI_NAMES_NEW, OPI_NAMES_KEPT, OPI_NAMES_PARTIAL };
 
 /* ---- forms.c ---- */
-/* What is emitted next belongs to node n; its names are none of the whole graph's. */
+/* Later emissions belong to this node; their names are none of the whole graph's. */
 opipe_status opi_w_origin(opi_writer *w, const opi_node *node);
 opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out);
 opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out);

@@ -227,7 +227,7 @@ static void test_loss_and_dropout_rules(void) {
   check("Dropout", NULL, 1, "f[4,3] i[] i[2] i[] i[] -> !a scalar of the run");
 }
 
-/* Of members of a tensor group. */
+/* Operators of the members of a tensor group. */
 static void test_group_rules(void) {
   const int64_t parts[3] = {4, 3, 3}, negative[2] = {5, -1};
   opi_attrs group = axis_of(1), one = axis_of(1), wrong = axis_of(1), range = {.n = 0};

@@ -138,9 +138,10 @@ static uint32_t parameter(builder *b, const int64_t *shape, uint32_t rank) {
   uint64_t n = 1;
   for (uint32_t d = 0; d < rank; ++d)
     n *= (uint64_t)shape[d];
-  for (uint64_t i = 0; i < n; ++i)
+  for (uint64_t i = 0; i < n; ++i) {
     data[i] = (float)((int)opi_test_uniform(&random, 1, 3.99)) *
               (opi_test_uniform(&random, 0, 1) < 0.4 && rank > 1 ? -1.0f : 1.0f);
+  }
   return test_known(&b->g, NULL, OPIPE_FLOAT, shape, rank, data);
 }
 

@@ -88,9 +88,10 @@ static bool open_whole(whole_model *w, const char *folder, double smoothing, uin
   const opi_gradient_options options = options_of(w);
   if (opi_gradient_build(w->bound, &options, &w->t, err) < 0)
     return false;
-  for (uint32_t i = 0; i < w->m.n_inputs; ++i)
-    w->feeds[w->step.n_feeds++] =
-        (test_feed){w->m.inputs[i].name, w->m.inputs[i].data, w->m.inputs[i].n_bytes};
+  for (uint32_t i = 0; i < w->m.n_inputs; ++i) {
+    const opi_value *v = &w->m.inputs[i];
+    w->feeds[w->step.n_feeds++] = (test_feed){v->name, v->data, v->n_bytes};
+  }
   if (labels)
     w->feeds[w->step.n_feeds++] = (test_feed){"labels", w->labels.data, w->labels.n_bytes};
   w->step.t = w->t;
@@ -160,9 +161,10 @@ static void feed_member(whole_model *w, divided *d, uint32_t r) {
     const opi_shard_member *own = &d->shards->members[r];
     const opi_shard_part *part =
         whole == OPIPE_NONE ? NULL : test_part_of(own->params, own->n_params, whole);
-    if (m->data[v] == NULL && part != NULL)
-      m->data[v] = test_pack(&w->arena, &w->bound->graph->values[whole],
-                             w->bound->graph->values[whole].data, part);
+    if (m->data[v] == NULL && part != NULL) {
+      const opi_value *from = &w->bound->graph->values[whole];
+      m->data[v] = test_pack(&w->arena, from, from->data, part);
+    }
   }
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const void *data = feed_of(w, g->values[g->inputs[i]].name);
