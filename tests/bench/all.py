@@ -62,7 +62,7 @@ def ended(process):
 
 
 def run_part(name, words, seconds):
-    """(what it printed, how it ended or None). Its processes are a group, which ends with its time."""
+    """Returns (what it printed, how it ended or None). Its processes are a group, which ends with its time."""
     with subprocess.Popen(["sh", os.path.join(HERE, f"{name}.sh"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           start_new_session=True) as process:  # fmt: skip
         try:

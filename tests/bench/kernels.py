@@ -150,7 +150,7 @@ class Limit:
         self.run = read if rows <= FEW_ROWS else multiply
 
     def share(self, rounds):
-        """Of the limit, in the median of rounds, where both stand beside each other."""
+        """The share of the limit, in the median of rounds, where both stand beside each other."""
         return float(np.median([np.median(found[2]) * self.scale / np.median(found[0]) for found in rounds]))
 
 
@@ -180,7 +180,7 @@ def row_of(own, shape, rows, threads, seconds, clock, empty):
 
 
 def verdicts(found, threads):
-    """(what, found, aim, held) of rows {(shape, rows): numbers}."""
+    """Returns (what, found, aim, held) of rows {(shape, rows): numbers}."""
     judged = []
     for (shape, rows), (_, speed, kind, share, seconds) in found.items():
         what = f"fp32 product, {rows} rows, {shape}, t{threads}"

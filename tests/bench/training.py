@@ -112,7 +112,7 @@ def text_of(model, name, row):
 
 
 def verdicts(found):
-    """(what, found, aim, held) of the races that have an aim."""
+    """Returns (what, found, aim, held) of the races that have an aim."""
     judged = []
     for name, label, aim in (("unsplit fp32, compiled", "onnx-pipe, whole batch", AIM_COMPILED), ("two cores, one rank or two", TWO_RANKS, AIM_RANKS)):
         ratio = found.get(name, {}).get("ratio", {}).get(label)
