@@ -368,7 +368,7 @@ static inline void opipe_collect_sums(uint32_t dtype, opipe_cursor *from, uint32
   opipe_sum sum;
   uint64_t rounded[OPIPE_SUM_BLOCK];
   for (uint64_t at = begin; at < end; at += OPIPE_SUM_BLOCK) {
-    const uint64_t n_values = end - at < OPIPE_SUM_BLOCK ? end - at : OPIPE_SUM_BLOCK;
+    const uint64_t block = OPIPE_SUM_BLOCK, n_values = end - at < block ? end - at : block;
     for (uint32_t m = 0; m < n; ++m) {
       for (uint64_t done = 0; done < n_values;) {
         uint64_t n_bytes = (n_values - done) * size;

@@ -36,7 +36,7 @@ static inline float opipe_f16_to_f32(uint16_t half) {
   uint32_t bits;
   float value;
   if (exponent == 0) { /* zero or subnormal: fraction * 2^-24, exact */
-    value = (float)fraction * 0x1p-24f;
+    value = (float)fraction * 5.9604644775390625e-8f;
     memcpy(&bits, &value, sizeof bits);
     bits |= sign;
   } else if (exponent == 31) {
@@ -62,7 +62,7 @@ static inline uint16_t opipe_f32_to_f16(float value) {
       UINT32_C(0x38800000)) { /* below 2^-14: in units of 2^-24, rounded by adding 2^23 */
     float scaled;
     memcpy(&scaled, &magnitude, sizeof scaled);
-    scaled = scaled * 0x1p24f + 0x1p23f;
+    scaled = scaled * 16777216.0f + 8388608.0f;
     uint32_t units;
     memcpy(&units, &scaled, sizeof units);
     return (uint16_t)(sign | (units - UINT32_C(0x4b000000)));
