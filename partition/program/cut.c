@@ -222,7 +222,9 @@ static opipe_status add_route(opi_cut_builder *b, uint32_t dst_cell, route_count
   const uint32_t src_stage = b->source->stage[b->graph->values[dst->value].producer];
   const bool forward = dst->phase == OPI_PHASE_F;
   const uint32_t at = src_stage * OPI_PHASES + dst->phase;
-  if (dst->phase == OPI_PHASE_W || forward != (src_stage < dst->stage))
+  const uint32_t n_places = b->source->n_places > 1 ? b->source->n_places : 1;
+  const bool inside = src_stage / n_places == dst->stage / n_places;
+  if ((dst->phase == OPI_PHASE_W && !inside) || forward != (src_stage < dst->stage))
     return fail_direction(b, dst, src_stage);
   if (!opi_arena_grow(&c->arena, (void **)&c->routes, &b->room_routes, c->n_routes + 1,
                       sizeof *c->routes))

@@ -113,6 +113,8 @@ typedef struct opi_cut_source {
   const uint32_t *used;    /* [n_stages] training: the programs that the schedule's records use,
                               bits (1 << OPI_PROGRAM_*); NULL: F everywhere */
   uint32_t n_stages;
+  uint32_t n_places;     /* of a stage cut into stretches (stretches.h), each a stage here; else 0.
+                            Gradients of weights alone may travel between these */
   const opi_cut *master; /* cut of the same model for another number of rows, whose parameter table
                             to use (a known value that only this one has becomes a constant); NULL:
                             its own table */

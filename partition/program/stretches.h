@@ -17,8 +17,8 @@
 
 #include "loader/graph/graph.h"
 
-/* Whether ranks make the node's results together. */
-typedef bool (*opi_collective_fn)(void *ctx, const opi_node *node);
+/* Whether members of a group make the node's results together. */
+typedef bool (*opi_collective_fn)(const opi_graph *graph, const opi_node *node);
 
 typedef struct opi_stretch_source {
   const opi_graph *graph;
@@ -26,8 +26,8 @@ typedef struct opi_stretch_source {
   const uint32_t *anchor; /* [graph->n_nodes] forward node of each backward node (opi_training);
                              NULL: there are none */
   uint32_t n_stages;
-  opi_collective_fn is_collective;
-  void *ctx;
+  opi_collective_fn is_collective; /* NULL: what operators say, but for GroupSpread, which moves
+                                      nothing (loader/ops/group.h) */
 } opi_stretch_source;
 
 typedef struct opi_stretches {

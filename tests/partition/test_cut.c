@@ -107,8 +107,8 @@ static void test_an_edge_that_goes_back_is_refused(void) {
 /* ---- stretches ---- */
 
 /* A node that copies, and whose gradient is summed; a node that sums. */
-static bool sums(void *ctx, const opi_node *node) {
-  (void)ctx;
+static bool sums(const opi_graph *graph, const opi_node *node) {
+  (void)graph;
   return strncmp(node->name, "n_sum", 5) == 0;
 }
 
@@ -167,7 +167,7 @@ static void test_a_stage_is_cut_at_its_sums(void) {
   const uint32_t both = backward(&t, "both", back, dc);
   (void)backward(&t, "da", both, x);
   toy_output(&t, loss);
-  const opi_stretch_source from = {t.graph, stage, anchor, 1, sums, NULL};
+  const opi_stretch_source from = {t.graph, stage, anchor, 1, sums};
   OPI_ASSERT_OK_FATAL(opi_stretches_find(&from, &t.arena, &found, &err), &err);
   OPI_ASSERT_INT(found.n_places, 5);
   for (size_t i = 0; i < OPI_COUNT(wanted); ++i)
@@ -206,7 +206,7 @@ static void test_sums_beside_each_other_are_one_place(void) {
   const uint32_t second = forward(&t, "sum1", b, OPIPE_NONE);
   const uint32_t third = forward(&t, "sum2", first, second), c = forward(&t, "c", third, a);
   toy_output(&t, forward(&t, "sum3", forward(&t, "d", c, OPIPE_NONE), OPIPE_NONE));
-  const opi_stretch_source from = {t.graph, stage, NULL, 2, sums, NULL};
+  const opi_stretch_source from = {t.graph, stage, NULL, 2, sums};
   OPI_ASSERT_OK_FATAL(opi_stretches_find(&from, &t.arena, &found, &err), &err);
   OPI_ASSERT_INT(found.n_places, 5);
   OPI_ASSERT_INT(place_of(&t, &found, "b"), 0);

@@ -200,7 +200,7 @@ static bool allowed(const opi_space *s, const opi_point *p) {
   uint32_t parts = p->places->n_parts;
   for (uint32_t r = 0; p->shares != NULL && r < p->places->n_ranks; ++r)
     parts = p->shares[r] > parts ? p->shares[r] : parts;
-  if (p->shares != NULL && (p->copies > 1 || p->places->n_slices > 1) && !q->hypothetical)
+  if (p->shares != NULL && p->copies > 1 && !q->hypothetical)
     return false; /* no session executes that */
   return parts <= opi_point_rows(s, p) && (q->hypothetical || !hypothetical) &&
          (f->width == 0 || f->width == p->width) &&
