@@ -135,6 +135,9 @@ TRANSPORT = {
     "sums-early": "the sums are those of rising order",
     "sums-ready-ignored": "although a member's `ready` is not complete",
     "sums-done-ignored": "`done` is not recorded",
+}
+
+COLLECTS = {
     "table-half-of-collectives": "is NULL, but others that belong with it are not",
     "collectives-null": "the slots of collectives are not there",
     "collective-without-object": "collective_open answers OK without an object",
@@ -274,6 +277,7 @@ CASES = (
     + cases("backend-emulated", LATE_BACKEND, ("PLUGINS/opipe-backend-cpu.so", "async=1,time_us=3000"))
     + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
+    + cases("transport-local", COLLECTS)
     + cases("transport-emulated", BATCHES, ("rule=grouped",))
     + cases("transport-shm", PROCESSES, ("--processes", "2"))
     + cases("transport-shm", {name: PROCESSES[name] for name in ("", "message-lost", "sum-bit", "abort-unheard", "death-unheard")}, ("--processes", "3"))
