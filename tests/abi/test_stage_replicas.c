@@ -38,7 +38,7 @@ static const plan_case CASES[] = {{"gpipe", {2, 1}, 2, 2},      {"1f1b", {1, 2},
                                   {"looped-bfs", {2, 1}, 2, 2}, {"interleaved", {1, 2}, 2, 2},
                                   {"sequential", {1, 2}, 2, 2}, {"gpipe", {2, 2}, 2, 1}};
 
-static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
+static void run_case(const plan_case *c, uint32_t rule, const stream *s, const answer *uncut) {
   static answer x[REQUESTS];
   host_kit k;
   opipe_plan_info info = {.struct_size = sizeof info};
@@ -52,7 +52,7 @@ static void run_case(const plan_case *c, uint32_t rule, const answer *uncut) {
   for (uint32_t i = 0; i < c->n; ++i)
     n_ranks += c->list[i];
   OPI_ASSERT_INT(info.n_ranks, n_ranks);
-  if (!has_bits_of_reference(&k, &LLAMA_MIXED, x)) {
+  if (!has_bits_of_reference(&k, s, x)) {
     OPI_FAIL("%s, replicas %u %u %u, %u micro-batches, rule %s: other bits than the reference's",
              c->schedule, c->list[0], c->list[1], c->list[2], c->n_microbatches, link.rule);
   }
@@ -72,11 +72,25 @@ static void test_every_rule(void) {
     for (uint32_t rule = 0; rule < RULES; ++rule) {
       if (!opi_test_covers(i + rule, opi_test_sparse(3)))
         continue;
-      run_case(&CASES[i], rule, uncut);
+      run_case(&CASES[i], rule, &LLAMA_MIXED, uncut);
       ++n;
     }
   }
   OPI_ASSERT(n > 0);
+}
+
+/* Token slices of shares: every replica has its rows of each slice. Requests have the plan's
+ * tokens, since slices are those of a length. */
+static void test_slices(void) {
+  static const int64_t shapes[REQUESTS][2] = {{ROWS, TOKENS}, {3, TOKENS},    {ROWS, TOKENS},
+                                              {2, TOKENS},    {ROWS, TOKENS}, {3, TOKENS}};
+  static const stream s = {"input_ids", shapes, CLASSES, REQUESTS};
+  static const plan_case cases[] = {{"terapipe:slices=2", {2, 1}, 2, 1},
+                                    {"terapipe:slices=3", {1, 2}, 2, 1}};
+  static answer uncut[REQUESTS];
+  run_uncut(LLAMA, 0, &s, uncut);
+  for (uint32_t i = 0; i < OPI_COUNT(cases); ++i)
+    run_case(&cases[i], i, &s, uncut);
 }
 
 /* Micro-batches at a time between all replicas of the first stage and all of the last: as many
@@ -144,15 +158,12 @@ static void refuse(const char *file, int64_t rows, const opipe_plan_params *para
 }
 
 static void test_refusals(void) {
-  static const plan_case two = {"gpipe", {2, 1}, 2, 1},
-                         sliced = {"terapipe:slices=2", {2, 1}, 2, 1};
+  static const plan_case two = {"gpipe", {2, 1}, 2, 1};
   static const plan_case three = {"gpipe", {3, 1}, 2, 2};
   static const opipe_state_pair pair = {.output = "present", .input = "past"};
   opipe_plan_params params = params_of(&three, NULL);
   refuse(LLAMA, ROWS, &params, OPIPE_E_INVALID,
          "stage 0 has 3 replicas, which cannot share a micro-batch of 2 rows");
-  params = params_of(&sliced, NULL);
-  refuse(LLAMA, ROWS, &params, OPIPE_E_UNSUPPORTED, "2 token slices of its own");
   params = params_of(&two, NULL);
   params.states = &pair;
   params.n_states = 1;
@@ -186,6 +197,6 @@ static void test_failing_allocations(void) {
 }
 
 OPI_TEST_MAIN("replicas of single stages", OPI_TEST(test_every_rule), OPI_TEST(test_credits),
-              OPI_TEST(test_ones), OPI_TEST(test_failure_is_one_requests),
+              OPI_TEST(test_slices), OPI_TEST(test_ones), OPI_TEST(test_failure_is_one_requests),
               OPI_TEST(test_too_few_rows), OPI_TEST(test_refusals), OPI_TEST(test_masks),
               OPI_TEST(test_failing_allocations))
