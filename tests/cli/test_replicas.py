@@ -20,7 +20,7 @@ CUT = [("search", "2,1", 4), ("1f1b", "2,1", 4), ("zb-h1", "1,3", 2), ("interlea
 REFUSALS = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
-    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas and 1 token slice of its own"),
+    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "2 replicas of its own"),
     (["--replicas", "3,1", "--microbatches", "4"], REFUSED, "3 replicas, which cannot share a micro-batch of 2 rows"),
     (["--replicas", "2,2,2", "--stages", "2"], USAGE, "3 numbers for 2 stages"),
     (["--replicas", "0", "--stages", "2"], USAGE, "from 1 to 4096"),
@@ -36,11 +36,10 @@ RUN_REFUSALS = [
     (["--replicas", "2,1", "--stages", "3"], USAGE, "replicas of 2 stages"),
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "take 3 ranks, not 4"),
     (["--replicas", "1,3", "--microbatches", "2"], REFUSED, "stage 1 has 3 replicas, which cannot share a micro-batch of 2 rows"),
-    (["--replicas", "2,1", "--schedule", "terapipe:slices=2"], REFUSED, "2 token slices of its own"),
 ]
 # Schedule, replicas, micro-batches: of 5 rows, which 2 and 3 do not divide.
 FORWARD_CUT = [("gpipe", "2,1", 2), ("1f1b", "1,2", 2), ("sequential", "2,1", 2), ("gpipe", "3,1,2", 1), ("interleaved", "2,1", 2),
-               ("looped-bfs", "1,2", 2)]
+               ("looped-bfs", "1,2", 2), ("terapipe:slices=2", "2,1", 2)]
 
 
 # Ranks and micro-batches of a copy, which the options of the command that say them must not change.

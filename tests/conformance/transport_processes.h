@@ -282,6 +282,9 @@ static bool has_what_it_takes(const dealt_case *c, const subject *s) {
 
 /* ---- a process, and all of them ---- */
 
+/* Status of a process whose transport has not got what a case takes. */
+enum { LACKS_IT = 77 };
+
 static _Noreturn void be_process(const dealt_case *c, const char *path, const char *options,
                                  board_memory *memory, uint32_t process, uint32_t n_processes) {
   dealt d = {.process = process, .n_processes = n_processes};
@@ -296,7 +299,12 @@ static _Noreturn void be_process(const dealt_case *c, const char *path, const ch
   for (uint32_t r = process; r < RANKS; r += n_processes)
     d.here[d.n_here++] = r;
   const held before = what_is_held();
-  if (conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info") && has_what_it_takes(c, &d.s)) {
+  int status = 0;
+  if (!conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info")) {
+    status = 1;
+  } else if (!has_what_it_takes(c, &d.s)) {
+    status = LACKS_IT;
+  } else {
     if (open_dealt(&d, c->gives) && all_ready(&d))
       c->body(&d);
     close_dealt(&d);
@@ -304,7 +312,7 @@ static _Noreturn void be_process(const dealt_case *c, const char *path, const ch
   }
   conf_close(&plugin);
   (void)fflush(stdout);
-  _exit(conf_failures() == 0 ? 0 : 1);
+  _exit(conf_failures() == 0 ? status : 1);
 }
 
 /* The status of a process; -1: it had to be killed. */
@@ -340,7 +348,8 @@ static void check_dealt(const dealt_case *c, const char *path, const char *optio
   for (uint32_t p = 0; p < n; ++p) {
     const int status = pids[p] > 0 ? end_of(pids[p], start) : 0;
     const bool dies = c->kills && p == n - 1;
-    conf_check(dies ? WIFSIGNALED(status) : status == 0, "process %u of %u %s", p, n,
+    const bool lacks = status > 0 && WIFEXITED(status) && WEXITSTATUS(status) == LACKS_IT;
+    conf_check(lacks || (dies ? WIFSIGNALED(status) : status == 0), "process %u of %u %s", p, n,
                status == -1          ? "hangs"
                : WIFSIGNALED(status) ? "is ended by a signal"
                                      : "finds defects");
