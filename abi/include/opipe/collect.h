@@ -359,16 +359,16 @@ static inline void opipe_sum_round(const opipe_sum *sum, uint32_t dtype, void *d
 
 /* ---- members that see each other's memory ---- */
 
-/* Values [begin, end) of the lists from [n], added, to the lists to [n_to], in which they begin at
- * value to_begin. */
+/* Values [begin, limit) of the lists from [n], added, to the lists to [n_to], in which they begin
+ * at value to_begin. */
 static inline void opipe_collect_sums(uint32_t dtype, opipe_cursor *from, uint32_t n,
-                                      uint64_t begin, uint64_t end, opipe_cursor *to, uint32_t n_to,
-                                      uint64_t to_begin) {
+                                      uint64_t begin, uint64_t limit, opipe_cursor *to,
+                                      uint32_t n_to, uint64_t to_begin) {
   const uint64_t size = opipe_sum_size(dtype);
   opipe_sum sum;
   uint64_t rounded[OPIPE_SUM_BLOCK];
-  for (uint64_t at = begin; at < end; at += OPIPE_SUM_BLOCK) {
-    const uint64_t block = OPIPE_SUM_BLOCK, n_values = end - at < block ? end - at : block;
+  for (uint64_t at = begin; at < limit; at += OPIPE_SUM_BLOCK) {
+    const uint64_t block = OPIPE_SUM_BLOCK, n_values = limit - at < block ? limit - at : block;
     for (uint32_t m = 0; m < n; ++m) {
       for (uint64_t done = 0; done < n_values;) {
         uint64_t n_bytes = (n_values - done) * size;
@@ -396,8 +396,8 @@ static inline void opipe_collect_share(const opipe_collect *c, uint32_t n, uint3
     const uint64_t n_blocks = (n_values + OPIPE_SUM_BLOCK - 1) / OPIPE_SUM_BLOCK;
     const uint64_t whole = n_blocks / n, rest = n_blocks % n;
     const uint64_t begin = (whole * index + rest * index / n) * OPIPE_SUM_BLOCK;
-    const uint64_t end = (whole * (index + 1) + rest * (index + 1) / n) * OPIPE_SUM_BLOCK;
-    opipe_collect_sums(c->dtype, from, n, begin, end < n_values ? end : n_values, to, n, begin);
+    const uint64_t limit = (whole * (index + 1) + rest * (index + 1) / n) * OPIPE_SUM_BLOCK;
+    opipe_collect_sums(c->dtype, from, n, begin, limit < n_values ? limit : n_values, to, n, begin);
   } else {
     for (uint32_t m = 0; m < n; ++m) {
       const opipe_part part = opipe_collect_part(c, m, n_values);
