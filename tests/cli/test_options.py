@@ -38,7 +38,6 @@ SHAPES = [
     (["--replicas", "2,1", "--ranks", "4"], REFUSED, "--replicas 2,1 --ranks 4: the replicas asked for take 3 ranks, not 4"),
     (["--replicas", "2,2,2", "--ranks", "4"], REFUSED, "--replicas 2,2,2 --ranks 4: schedule 'gpipe' puts 1 stage on each rank: 3 stages on 2 ranks"),
     (["--replicas", "2", "--ranks", "5"], REFUSED, "--replicas 2 --ranks 5: 2 replicas of the pipeline cannot share 5 ranks"),
-    (["--replicas", "2,1", "--schedule", "chimera"], REFUSED, "--replicas 2,1 --schedule chimera: schedule 'chimera' has 2 replicas of its own"),
     (["--replicas", "4", "--stages", "2", "--ranks", "6", "--microbatches", "3"], USAGE,
      "--replicas 4 --stages 2 --ranks 6 --microbatches 3: 4 replicas of the pipeline cannot share 6 ranks"),
     (["--stages", "3", "--ranks", "2"], USAGE, "--stages 3 --ranks 2: schedule 'gpipe' puts 1 stage on each rank: 3 stages on 2 ranks"),
