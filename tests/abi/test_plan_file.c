@@ -295,7 +295,7 @@ static void test_edited_files_of_other_kinds_are_refused_by_name(void) {
   static const edit requests[] = {
       {PLAY, "F0:0", "B0:0", "'B0:0' is not an operation"},
       {PLAY, "F0:0", "c0", "'c0' is not an operation"},
-      {PLAY, "\"pieces\": 2", "\"pieces\": 3", "2 token slices"},
+      {PLAY, "\"pieces\": 2", "\"pieces\": 3", "the layout has 2 pieces a stage"},
       {PLAY, "[0, 0, 0, 0]", "[0, 0, 0, 2]", "number 3 must be from 0 to 1"}};
   static const edit copies[] = {
       {PLAY, "\"ranks\": [0, 2]", "\"ranks\": [0, 1]", "rank 1 is not one of 4, has no replica"},

@@ -35,8 +35,8 @@ static void check_info(subject *s) {
   conf_check(s->info.rule <= OPIPE_RULE_GROUPED, "rule %u", s->info.rule);
   conf_check(s->info.thread_rule <= OPIPE_THREADS_PER_ENDPOINT, "thread rule %u",
              s->info.thread_rule);
-  conf_check((s->info.flags & ~(uint32_t)KNOWN) == 0, "flags 0x%x, known are 0x%x", s->info.flags,
-             (uint32_t)KNOWN);
+  conf_check(s->newer || (s->info.flags & ~(uint32_t)KNOWN) == 0, "flags 0x%x, known are 0x%x",
+             s->info.flags, (uint32_t)KNOWN);
   conf_check(s->info.latency_ns >= 0 && s->info.latency_ns <= 1e15, "latency %g ns",
              s->info.latency_ns);
   conf_check(s->info.bandwidth == 0 || (s->info.bandwidth >= 1 && s->info.bandwidth <= 1e18),
@@ -141,6 +141,7 @@ int main(int argc, char **argv) {
   conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_TRANSPORT, OPIPE_TRANSPORT_ID);
   memset(&s, 0, sizeof(s));
   s.t = (const opipe_transport *)plugin.table;
+  s.newer = plugin.plugin->abi_minor > OPIPE_ABI_MINOR;
   s.self = plugin.self;
   s.options = argc == 3 ? argv[2] : NULL;
   check_info(&s);

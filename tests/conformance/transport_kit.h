@@ -27,6 +27,7 @@ typedef struct subject {
   opipe_transport_info info;
   uint32_t rule; /* with the options */
   const char *options;
+  bool newer; /* it may have flags that these headers do not know */
 } subject;
 
 /* One rank: its device, its end of the world, its two streams around the ring. */
