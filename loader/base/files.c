@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "loader/base/place.h"
@@ -80,8 +81,11 @@ opipe_status opi_file_place_keep_mode(const opi_file_place *place, int fd, opipe
 opipe_status opi_try_file(int dir, const char *path, opipe_error *err) {
   char temp[PATH_MAX];
   opi_file_place place;
+  struct timespec now = {0};
   OPI_TRY(opi_file_place_find(dir, path, &place, err));
-  if (snprintf(temp, sizeof temp, "%s.%d.try", place.path, (int)getpid()) >= PATH_MAX)
+  (void)clock_gettime(CLOCK_MONOTONIC, &now); /* processes of two containers may have one pid */
+  if (snprintf(temp, sizeof temp, "%s.%d-%ld.try", place.path, (int)getpid(), now.tv_nsec) >=
+      PATH_MAX)
     return opi_fail(err, OPIPE_E_INVALID, "the path '%.80s...' is longer than %d", path, PATH_MAX);
   const int fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0)
