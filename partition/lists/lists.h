@@ -51,14 +51,37 @@ typedef struct opi_list_stream {
   uint32_t depth;      /* most receives posted at once */
 } opi_list_stream;
 
+/* A value that the members of a tensor group make together. Tensors are [outer, n, inner]; n is
+ * parts[m] of member m, or the sum of all parts.
+ *
+ *   SUM      in, out: outer 1, n 1, inner elements
+ *   GATHER   in: n = parts[m]; out: the sum
+ *   SCATTER  in: the sum; out: n = parts[m] of the sum over members
+ */
+typedef struct opi_list_value {
+  uint32_t kind; /* OPI_COLLECTIVE_* */
+  uint32_t dtype;
+  uint64_t outer, inner;
+  const int64_t *parts;     /* [n_ranks] by member; SUM: NULL */
+  const uint32_t *in_cell;  /* [n_ranks] cells of the view, by member */
+  const uint32_t *out_cell; /* the same; OPIPE_NONE: nobody reads it there */
+} opi_list_value;
+
 /* A sum over the ranks of a group, once in every body. A rank comes to it with the last of its
  * steps that begin it. Sums of groups that share two ranks are met in one order on both. */
 typedef struct opi_list_meeting {
-  uint32_t *ranks; /* [n_ranks] rising, at least two */
+  uint32_t *ranks; /* [n_ranks] rising, at least two; between stretches: by member */
   uint32_t n_ranks;
   uint32_t stage;     /* of the plan */
   const char *tensor; /* between stretches; NULL: the gradients of the stage, over its replicas */
   uint64_t n_bytes;   /* of every rank; 0: it takes no time by the plan's clock */
+  /* Between stretches. In the reference's list a meeting has one SUM, behind the inputs of all
+   * members, and no AWAIT. */
+  const opi_list_value *values; /* [n_values] */
+  uint32_t n_values;
+  uint32_t place; /* odd, of the stage */
+  uint32_t pass;  /* OPI_PROGRAM_* whose stretches it joins */
+  uint32_t replica, microbatch;
 } opi_list_meeting;
 
 typedef struct opi_lists {

@@ -24,6 +24,7 @@
 #define OPI_CUT_H
 
 #include "loader/gradient/gradient.h"
+#include "loader/shard/shard.h"
 #include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
@@ -79,6 +80,25 @@ typedef struct opi_program {
   double flops, bytes; /* of one micro-batch */
 } opi_program;
 
+/* A member's part of a parameter, as its own row of the parameter table. The row's source has the
+ * part's name, shape and bytes, and data only if the part is one piece of the whole tensor. */
+typedef struct opi_param_part {
+  opipe_param_source whole; /* data: of the bound graph */
+  int32_t axis;
+  uint32_t member;
+  uint32_t flags; /* OPI_PART_* */
+  uint32_t n_runs;
+  const opi_shard_run *runs; /* [n_runs] rising: see opi_shard_segments */
+} opi_param_part;
+
+/* A member's part of an input or output of the graph. */
+typedef struct opi_port_part {
+  int32_t axis;              /* -1: all members have it whole */
+  uint32_t n_runs;           /* 0 with an axis: the member has no entries */
+  int64_t n_whole;           /* entries along the axis in all members' parts */
+  const opi_shard_run *runs; /* [n_runs] rising, of the whole tensor */
+} opi_port_part;
+
 typedef struct opi_cut {
   opi_arena arena;
   const opi_graph *graph;       /* borrowed */
@@ -92,10 +112,14 @@ typedef struct opi_cut {
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
-  uint32_t *output_cell;       /* [graph->n_outputs * n_pieces] OPIPE_NONE: no node makes it, or
-                                  there is no such piece */
-  uint32_t *output_port;       /* [graph->n_outputs] the input that is passed through as this
-                                  output; else OPIPE_NONE */
+  const opi_param_part *const *parts; /* [n_params] NULL entries: whole, the same in all members;
+                                         NULL: no tensor groups */
+  const opi_port_part *input_parts;   /* [graph->n_inputs * width]; NULL: no tensor groups */
+  const opi_port_part *output_parts;  /* [graph->n_outputs * width]; whole outputs are member 0's */
+  uint32_t *output_cell; /* [graph->n_outputs * n_pieces] OPIPE_NONE: no node makes it, or
+                            there is no such piece */
+  uint32_t *output_port; /* [graph->n_outputs] the input that is passed through as this
+                            output; else OPIPE_NONE */
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
   uint32_t n_pieces; /* of a stage; each may have a part of an output */

@@ -269,6 +269,8 @@ static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model,
                     plan->schedule);
   }
   model->n_pieces = (uint32_t)n;
+  model->n_members = opi_plan_width(plan);
+  model->n_places = 1;
   return OPIPE_OK;
 }
 
@@ -317,7 +319,13 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
 
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err) {
-  const uint32_t n = model->cuts[0]->n_params;
+  return opi_member_params(model, stage, OPIPE_NONE, arena, out_params, out_n, err);
+}
+
+opipe_status opi_member_params(const opi_cut_model *model, uint32_t stage, uint32_t member,
+                               opi_arena *arena, uint32_t **out_params, uint32_t *out_n,
+                               opipe_error *err) {
+  const uint32_t n = model->cuts[0]->n_params, width = model->n_members;
   bool *reads = OPI_ARENA_ARRAY(arena, bool, n);
   uint32_t *list = OPI_ARENA_ARRAY(arena, uint32_t, n);
   if (reads == NULL || list == NULL)
@@ -327,7 +335,8 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
     for (uint32_t p = 0; p < n_kinds * model->n_pieces; ++p) {
       const opi_program *program =
           opi_program_of(model->cuts[c], stage * model->n_pieces + p / n_kinds, p % n_kinds);
-      for (uint32_t i = 0; i < program->n_params; ++i)
+      const bool counts = member == OPIPE_NONE || p / n_kinds % width == member;
+      for (uint32_t i = 0; counts && i < program->n_params; ++i)
         reads[program->params[i]] = true;
     }
   }

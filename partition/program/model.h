@@ -44,12 +44,14 @@ typedef struct opi_variant {
   const opi_bound *bound;    /* of the model's base; NULL: derived from that and another
                                 (variants.c) */
   opi_bound *own;            /* the same, if the model bound it */
-  opi_variant_slice *slices; /* [n_slices] */
+  opi_variant_slice *slices; /* [n_slices * width] by slice; in tensor groups by member */
+  opi_shards *shards;        /* tensor groups: owns the members' graphs; NULL: derived */
 } opi_variant;
 
 /* The part of a micro-batch that a stage of the view computes. */
 typedef struct opi_piece {
-  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces */
+  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces. slice: index of
+                              its graph, in tensor groups the member */
   uint32_t share;          /* the stage's replica, if replicas share micro-batches */
   uint32_t phases;         /* bits */
   int64_t first, rows;     /* of the micro-batch's rows */
@@ -95,7 +97,10 @@ typedef struct opi_cut_model {
   opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
   opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
-  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases */
+  uint32_t n_members;  /* of a tensor group; 1: none */
+  uint32_t n_places;   /* of a stage; 1: no stretches */
+  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases; in tensor
+                          groups n_places * n_members */
   uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
                           not lead to the loss; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
@@ -134,10 +139,14 @@ void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
 /* Lists the activations that cross stages in the plan, by src, dst, index. */
 opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 
-/* Slots of the parameter table that the programs of `stage` read or accumulate, rising. Allocates
- * in `arena`. */
+/* Slots of the parameter table that the programs of `stage` read or accumulate, rising, in all
+ * members of its tensor group. Allocates in `arena`. */
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err);
+/* The same of one member; OPIPE_NONE: of all. */
+opipe_status opi_member_params(const opi_cut_model *model, uint32_t stage, uint32_t member,
+                               opi_arena *arena, uint32_t **out_params, uint32_t *out_n,
+                               opipe_error *err);
 
 /* The values of a bound graph that must carry the batch: all of them; in training, all that the
  * loss needs, where a loss made by the graph ends the batch in sums. Lies in `arena`. */
