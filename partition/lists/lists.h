@@ -51,22 +51,6 @@ typedef struct opi_list_stream {
   uint32_t depth;      /* most receives posted at once */
 } opi_list_stream;
 
-/* A value that the members of a tensor group make together. Tensors are [outer, n, inner]; n is
- * parts[m] of member m, or the sum of all parts.
- *
- *   SUM      in, out: outer 1, n 1, inner elements
- *   GATHER   in: n = parts[m]; out: the sum
- *   SCATTER  in: the sum; out: n = parts[m] of the sum over members
- */
-typedef struct opi_list_value {
-  uint32_t kind; /* OPI_COLLECTIVE_* */
-  uint32_t dtype;
-  uint64_t outer, inner;
-  const int64_t *parts;     /* [n_ranks] by member; SUM: NULL */
-  const uint32_t *in_cell;  /* [n_ranks] cells of the view, by member */
-  const uint32_t *out_cell; /* the same; OPIPE_NONE: nobody reads it there */
-} opi_list_value;
-
 /* A sum over the ranks of a group, once in every body. A rank comes to it with the last of its
  * steps that begin it. Sums of groups that share two ranks are met in one order on both. */
 typedef struct opi_list_meeting {
@@ -77,7 +61,7 @@ typedef struct opi_list_meeting {
   uint64_t n_bytes;   /* of every rank; 0: it takes no time by the plan's clock */
   /* Between stretches. In the reference's list a meeting has one SUM, behind the inputs of all
    * members, and no AWAIT. */
-  const opi_list_value *values; /* [n_values] */
+  const opi_group_value *values; /* [n_values] of the micro-batch's row class */
   uint32_t n_values;
   uint32_t place; /* odd, of the stage */
   uint32_t pass;  /* OPI_PROGRAM_* whose stretches it joins */
@@ -148,14 +132,15 @@ typedef struct opi_credit_pair {
 } opi_credit_pair;
 static inline uint32_t opi_credit_pairs(const opi_piece_plan *plan) {
   const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
-  return n * n;
+  return n * n * opi_plan_width(plan->whole);
 }
 static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uint32_t i) {
   const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
-  const uint32_t first = i / n,
+  const uint32_t width = opi_plan_width(plan->whole), member = i / (n * n);
+  const uint32_t first = i / n % n,
                  last = i % n; /* they enter with the first slice, leave with the last */
   if (!plan->apart)
-    return (opi_credit_pair){0, plan->n_stages - 1, first, last};
+    return (opi_credit_pair){member, plan->n_stages - width + member, first, last};
   const uint32_t each = plan->n_pieces / n, last_stage = plan->n_stages - plan->n_pieces;
   return (opi_credit_pair){first * each, last_stage + (last + 1) * each - 1, 0, 0};
 }

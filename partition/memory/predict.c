@@ -86,7 +86,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;
   /* others compute the same for other rows and tokens, an evaluation repeats it */
-  if (class == 0 && piece == 0 && program != OPI_PROGRAM_E)
+  const bool first = piece == 0 || p->model->n_members > 1;
+  if (class == 0 && first && program != OPI_PROGRAM_E)
     m->n_rounded += info.n_rounded;
   if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))
     return beyond(p, rank, "copies for nodes that run elsewhere");
