@@ -35,14 +35,15 @@ static uint64_t regions_of(const opi_list_meeting *m, const opi_list_value *v) {
 
 /* ---- lists of regions ---- */
 
-typedef struct maker {
+typedef struct meet_maker {
   opi_compiled *t;
   const opi_list_meeting *meeting;
   uint32_t member;
   opipe_error *err;
-} maker;
+} meet_maker;
 
-static opipe_status region_of(const maker *k, uint32_t cell, uint64_t n_bytes, opipe_region *out) {
+static opipe_status region_of(const meet_maker *k, uint32_t cell, uint64_t n_bytes,
+                              opipe_region *out) {
   const opi_compiled *t = k->t;
   const char *name = k->meeting->tensor;
   if (cell == OPIPE_NONE) {
@@ -60,7 +61,7 @@ static opipe_status region_of(const maker *k, uint32_t cell, uint64_t n_bytes, o
 }
 
 /* The whole tensor by member: each member's entries of every outer index. */
-static void list_parts(const maker *k, const opi_list_value *v, opipe_region whole,
+static void list_parts(const meet_maker *k, const opi_list_value *v, opipe_region whole,
                        opipe_region *out, uint32_t *out_n) {
   const uint64_t unit = v->inner * elem_bytes(v), row = entries_of(k->meeting, v) * unit;
   uint64_t first = 0;
@@ -71,14 +72,13 @@ static void list_parts(const maker *k, const opi_list_value *v, opipe_region who
   *out_n = 0;
   for (uint32_t m = 0; m < k->meeting->n_ranks; ++m) {
     const uint64_t n_bytes = (uint64_t)v->parts[m] * unit;
-    for (uint64_t o = 0; o < v->outer && n_bytes != 0; ++o) {
+    for (uint64_t o = 0; o < v->outer && n_bytes != 0; ++o)
       out[(*out_n)++] = (opipe_region){whole.buffer, whole.offset_bytes + o * row + first, n_bytes};
-    }
     first += n_bytes;
   }
 }
 
-static opipe_status make_parted(const maker *k, const opi_list_value *v, opipe_collect *call) {
+static opipe_status make_parted(const meet_maker *k, const opi_list_value *v, opipe_collect *call) {
   opi_arena *arena = &k->t->arena;
   const uint32_t n = k->meeting->n_ranks, m = k->member;
   const uint64_t all = opi_meet_values(k->meeting, v) * elem_bytes(v);
@@ -110,7 +110,7 @@ static opipe_status make_parted(const maker *k, const opi_list_value *v, opipe_c
 }
 
 /* Sums values [n] that are alike. */
-static opipe_status make_summed(const maker *k, const opi_list_value *v, uint32_t n,
+static opipe_status make_summed(const meet_maker *k, const opi_list_value *v, uint32_t n,
                                 opipe_collect *call) {
   opipe_region *from = OPI_ARENA_ARRAY(&k->t->arena, opipe_region, n);
   opipe_region *to = OPI_ARENA_ARRAY(&k->t->arena, opipe_region, n);
@@ -128,7 +128,7 @@ static opipe_status make_summed(const maker *k, const opi_list_value *v, uint32_
   return OPIPE_OK;
 }
 
-static opipe_status make_calls(const maker *k, opi_meet *meet) {
+static opipe_status make_calls(const meet_maker *k, opi_meet *meet) {
   const opi_list_meeting *m = k->meeting;
   meet->calls = OPI_ARENA_ARRAY(&k->t->arena, opipe_collect, m->n_values);
   if (meet->calls == NULL)
@@ -297,7 +297,7 @@ opipe_status opi_meets_make(opi_compiled *t, opipe_error *err) {
   for (uint32_t i = 0; i < t->lists->n_meetings && !s->reference; ++i) {
     const opi_list_meeting *m = &t->lists->meetings[i];
     for (uint32_t k = 0; m->n_values != 0 && k < m->n_ranks; ++k) {
-      const maker one = {.t = t, .meeting = m, .member = k, .err = err};
+      const meet_maker one = {.t = t, .meeting = m, .member = k, .err = err};
       opi_meet *meet = &t->meets.list[t->meets.first[i] + k];
       if (!opi_rank_is_here(s, m->ranks[k]))
         continue;

@@ -12,7 +12,7 @@
 #define OPI_MEET_H
 
 #include "partition/lists/lists.h"
-#include "runtime/device/rank.h"
+#include "runtime/device/device.h"
 
 /* A rank's end of a group. Its thread writes it. */
 typedef struct opi_group_end {

@@ -62,9 +62,8 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
     first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
   opi_view view = opi_feed_part(feed, value, shape, axis, first);
   const opi_port_part *member = member_part(t, true, port, piece);
-  if (member != NULL && member->n_runs != 0) {
+  if (member != NULL && member->n_runs != 0)
     view.data += member->runs[0].first * feed->strides[member->axis] * (int64_t)view.elem_bytes;
-  }
   if (port == ports->labels && t->model->n_slices > 1)
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   return view;
@@ -137,6 +136,11 @@ static opipe_status move_run(void *ctx, uint64_t whole_at, uint64_t part_at, uin
                  n_bytes);
 }
 
+static uint32_t add_run(opi_extent *extents, uint32_t n, const opi_port_part *member,
+                        const opi_shard_run *run) {
+  return add_extent(extents, n, (uint64_t)member->n_whole, (uint64_t)run->first, (uint64_t)run->n);
+}
+
 /* run NULL: the part has all entries along all axes but those of rows and tokens. */
 static opipe_status part_runs(const opi_value *value, const opi_result_place *place,
                               const opi_shard_run *run, opi_run_fn each, void *ctx) {
@@ -147,8 +151,7 @@ static opipe_status part_runs(const opi_value *value, const opi_result_place *pl
     const uint64_t length = (uint64_t)value->shape[d];
     const bool by_rows = is_cut_in(rows, d), by_tokens = is_cut_in(tokens, d);
     if (run != NULL && place->member->axis == d)
-      n = add_extent(extents, n, (uint64_t)place->member->n_whole, (uint64_t)run->first,
-                     (uint64_t)run->n);
+      n = add_run(extents, n, place->member, run);
     else if (by_rows && by_tokens)
       n = split_twice(extents, n, length, rows, tokens);
     else if (by_rows)

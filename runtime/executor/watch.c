@@ -162,11 +162,11 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
   if (n_pieces > 1) {
     const opi_decision *plan = &s->plan->decided;
     const opi_piece_place at = opi_piece_place_of(plan, stage % n_pieces);
+    const char *what = opi_plan_cuts_microbatches(plan) ? "piece" : "slice";
     if (opi_plan_width(plan) > 1)
       (void)snprintf(part, sizeof part, ", member %u, stretch %u", at.member, at.place / 2);
     else
-      (void)snprintf(part, sizeof part, ", %s %u",
-                     opi_plan_cuts_microbatches(plan) ? "piece" : "slice", stage % n_pieces);
+      (void)snprintf(part, sizeof part, ", %s %u", what, stage % n_pieces);
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),

@@ -9,21 +9,21 @@
 
 enum { TEXT = 160 };
 
-/* What a rank's device says of itself. */
-typedef struct told {
+/* The device of a rank, as it describes itself. */
+typedef struct member_device {
   const char *backend, *options;
   char name[TEXT];
   uint32_t alignment, threads;
-} told;
+} member_device;
 
-static opipe_status ask(const opi_setup *s, uint32_t rank, told *out, opipe_error *err) {
+static opipe_status ask(const opi_setup *s, uint32_t rank, member_device *out, opipe_error *err) {
   const opi_device_spec *spec = &s->plan->decided.devices[rank];
   opipe_device_info info = {.struct_size = (uint32_t)sizeof info};
   OPI_TRY(opi_device_ask(&s->env.backends[rank], spec->index, &info, err));
-  *out = (told){.backend = s->env.backends[rank].id,
-                .options = spec->options == NULL ? "" : spec->options,
-                .alignment = info.alignment,
-                .threads = spec->threads};
+  *out = (member_device){.backend = s->env.backends[rank].id,
+                         .options = spec->options == NULL ? "" : spec->options,
+                         .alignment = info.alignment,
+                         .threads = spec->threads};
   (void)snprintf(out->name, sizeof out->name, "%s", info.name);
   return OPIPE_OK;
 }
@@ -45,7 +45,7 @@ static opipe_status differ_by(const uint32_t ranks[2], const char *what, uint32_
 }
 
 static opipe_status compare(const opi_setup *s, const uint32_t ranks[2], opipe_error *err) {
-  told a, b;
+  member_device a, b;
   OPI_TRY(ask(s, ranks[0], &a, err));
   OPI_TRY(ask(s, ranks[1], &b, err));
   if (strcmp(a.backend, b.backend) != 0)
