@@ -44,7 +44,7 @@ typedef struct cli_train_texts {
   double clip;
   uint64_t n_steps, n_epochs, save_every;
   uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
-  uint32_t batch;
+  uint32_t batch, tensor;
   bool shuffle, go_on, overwrite;
 } cli_train_texts;
 
@@ -106,7 +106,7 @@ typedef struct cli_options {
   char device_text[64][2048];
   uint32_t n_devices;
   uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
-  uint32_t n_stages, n_ranks, tensor, n_threads, n_microbatches, depth, cost;
+  uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
   const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
   cli_team_options team;
   cli_costs stage_costs; /* costs.struct_size 0: not given */

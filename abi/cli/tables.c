@@ -98,7 +98,7 @@ const cli_option cli_option_rows[] = {
      "divide products, tables and heads of every stage among T ranks that follow each other; "
      "--ranks "
      "counts all of them",
-     COUNT(tensor, 4096), .in_plan = true},
+     COUNT(t.tensor, 4096), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "free dimensions that micro-batches split (default: the first of every input, as far as "
      "lengths and the graph agree)",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a collective node of a tensor group does; see group.h. */
+/* Collective nodes of tensor groups: kinds and attributes; see group.h. */
 #ifndef OPI_OPS_COLLECTIVE_H
 #define OPI_OPS_COLLECTIVE_H
 
