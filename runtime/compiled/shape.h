@@ -237,6 +237,12 @@ static inline const opi_route *opi_route_at(const opi_compiled *t, uint32_t rout
 static inline uint32_t opi_whole_instance(const opi_compiled *t, uint32_t instance) {
   return t->pieces->whole_of[instance];
 }
+/* The instance of the weights (opi_weights_options) that it reads and accumulates in. */
+static inline uint32_t opi_weights_instance_at(const opi_compiled *t, uint32_t instance) {
+  const uint32_t piece = instance / t->pieces->n_replicas % t->model->n_pieces;
+  return opi_whole_instance(t, instance) * t->model->n_members +
+         opi_piece_place_of(&t->given, piece).member;
+}
 /* When step `index` of the rank's list ran last; the reference has one list. */
 static inline opi_ran *opi_ran_at(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const uint32_t r = t->setup->reference ? 0 : rank;
@@ -247,7 +253,7 @@ opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t micr
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
 /* The part of a rank, which is a member, in a meeting; values of a whole tensor that is summed. */
 opi_meet *opi_meet_at(const opi_compiled *t, uint32_t meeting, uint32_t rank);
-uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_list_value *value);
+uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_group_value *value);
 /* The regions that a route copies from and to. */
 void opi_route_regions(const opi_compiled *t, uint32_t route, uint32_t microbatch,
                        opipe_region *out_from, opipe_region *out_to);
