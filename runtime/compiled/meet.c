@@ -8,28 +8,28 @@
 
 /* ---- sizes ---- */
 
-static uint64_t entries_of(const opi_list_meeting *m, const opi_list_value *v) {
+static uint64_t entries_of(const opi_list_meeting *m, const opi_group_value *v) {
   uint64_t n = 0;
   for (uint32_t k = 0; v->parts != NULL && k < m->n_ranks; ++k)
     n += (uint64_t)v->parts[k];
   return v->parts == NULL ? 1 : n;
 }
 
-uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_list_value *value) {
+uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_group_value *value) {
   return value->outer * entries_of(meeting, value) * value->inner;
 }
 
-static uint64_t elem_bytes(const opi_list_value *v) {
+static uint64_t elem_bytes(const opi_group_value *v) {
   return opi_dtype_bits(v->dtype) / 8;
 }
 
 /* Values that follow each other and are summed alike make one collect. */
-static bool joins(const opi_list_value *before, const opi_list_value *v) {
+static bool joins(const opi_group_value *before, const opi_group_value *v) {
   return v->kind == OPI_COLLECTIVE_SUM && before->kind == v->kind && before->dtype == v->dtype;
 }
 
 /* Regions of the value's longer list. */
-static uint64_t regions_of(const opi_list_meeting *m, const opi_list_value *v) {
+static uint64_t regions_of(const opi_list_meeting *m, const opi_group_value *v) {
   return v->kind == OPI_COLLECTIVE_SUM || v->outer == 1 ? 1 : v->outer * m->n_ranks;
 }
 
@@ -61,7 +61,7 @@ static opipe_status region_of(const meet_maker *k, uint32_t cell, uint64_t n_byt
 }
 
 /* The whole tensor by member: each member's entries of every outer index. */
-static void list_parts(const meet_maker *k, const opi_list_value *v, opipe_region whole,
+static void list_parts(const meet_maker *k, const opi_group_value *v, opipe_region whole,
                        opipe_region *out, uint32_t *out_n) {
   const uint64_t unit = v->inner * elem_bytes(v), row = entries_of(k->meeting, v) * unit;
   uint64_t first = 0;
@@ -78,7 +78,7 @@ static void list_parts(const meet_maker *k, const opi_list_value *v, opipe_regio
   }
 }
 
-static opipe_status make_parted(const meet_maker *k, const opi_list_value *v, opipe_collect *call) {
+static opipe_status make_parted(const meet_maker *k, const opi_group_value *v, opipe_collect *call) {
   opi_arena *arena = &k->t->arena;
   const uint32_t n = k->meeting->n_ranks, m = k->member;
   const uint64_t all = opi_meet_values(k->meeting, v) * elem_bytes(v);
@@ -110,7 +110,7 @@ static opipe_status make_parted(const meet_maker *k, const opi_list_value *v, op
 }
 
 /* Sums values [n] that are alike. */
-static opipe_status make_summed(const meet_maker *k, const opi_list_value *v, uint32_t n,
+static opipe_status make_summed(const meet_maker *k, const opi_group_value *v, uint32_t n,
                                 opipe_collect *call) {
   opipe_region *from = OPI_ARENA_ARRAY(&k->t->arena, opipe_region, n);
   opipe_region *to = OPI_ARENA_ARRAY(&k->t->arena, opipe_region, n);

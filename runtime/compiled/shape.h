@@ -247,7 +247,7 @@ opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t micr
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
 /* The part of a rank, which is a member, in a meeting; values of a whole tensor that is summed. */
 opi_meet *opi_meet_at(const opi_compiled *t, uint32_t meeting, uint32_t rank);
-uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_list_value *value);
+uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_group_value *value);
 /* The regions that a route copies from and to. */
 void opi_route_regions(const opi_compiled *t, uint32_t route, uint32_t microbatch,
                        opipe_region *out_from, opipe_region *out_to);

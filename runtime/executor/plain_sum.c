@@ -11,7 +11,7 @@
 typedef struct plain {
   opi_compiled *t;
   const opi_list_meeting *meeting;
-  const opi_list_value *value;
+  const opi_group_value *value;
   uint64_t size; /* of an element */
   opipe_error *err;
 } plain;
@@ -83,7 +83,7 @@ static void round_sums(const plain *p, char *out, uint64_t n) {
 
 /* Copies member m's part into the whole, or out of it. */
 static void move_part(const plain *p, uint32_t m, bool into) {
-  const opi_list_value *v = p->value;
+  const opi_group_value *v = p->value;
   const uint64_t unit = v->inner * p->size;
   uint64_t first = 0, row = 0;
   for (uint32_t k = 0; k < p->meeting->n_ranks; ++k) {
@@ -98,7 +98,7 @@ static void move_part(const plain *p, uint32_t m, bool into) {
 }
 
 static opipe_status sum_value(const plain *p) {
-  const opi_list_value *v = p->value;
+  const opi_group_value *v = p->value;
   opi_meets *meets = &p->t->meets;
   const uint64_t n = opi_meet_values(p->meeting, v);
   const bool gathers = v->kind == OPI_COLLECTIVE_GATHER;
