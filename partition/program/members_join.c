@@ -255,8 +255,10 @@ static opipe_status describe(joining *j, uint32_t *const *nodes, uint32_t i,
     value->kind = how.kind;
     value->dtype = how.dtype;
     set_extents(y, &how, value);
+    if (how.n_parts == 0)
+      continue;
     value->parts = opi_arena_copy(arena, how.parts, how.n_parts * sizeof *how.parts);
-    if (how.n_parts != 0 && value->parts == NULL)
+    if (value->parts == NULL)
       return opi_fail_nomem(j->err, how.n_parts * sizeof *how.parts, "pieces");
   }
   return OPIPE_OK;

@@ -212,6 +212,7 @@ static void check_meeting(const bench *b, const opi_step *step, uint32_t rank, u
   OPI_ASSERT_INT(meeting->n_values, 1);
   const opi_group_value *value = &meeting->values[0];
   OPI_ASSERT_INT(value->kind, OPI_COLLECTIVE_SUM);
+  OPI_ASSERT(value->parts == NULL);
   OPI_ASSERT_INT(value->outer * value->inner, rows * HIDDEN);
   OPI_ASSERT_INT(value->n_bytes, rows * HIDDEN * 4);
   const opi_cell *in = &b->model->cuts[0]->cells[value->in_cell[member]];
