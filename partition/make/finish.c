@@ -208,11 +208,13 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
 
 /* Stash bytes that one micro-batch leaves on the rank. */
 static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
+  const uint32_t first = rank - rank % opi_plan_width(&plan->decided);
   uint64_t most = 0;
   for (uint32_t k = 0; k < plan->decided.n_replicas; ++k) {
     uint64_t sum = 0;
     for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
-      sum += opi_plan_rank(&plan->decided, s, k) == rank ? plan->predicted.stage_stash_bytes[s] : 0;
+      sum +=
+          opi_plan_rank(&plan->decided, s, k) == first ? plan->predicted.stage_stash_bytes[s] : 0;
     most = sum > most ? sum : most;
   }
   return most;

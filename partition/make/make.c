@@ -275,7 +275,7 @@ static opipe_status add_backwards(planner *p) {
   if (p->forward_ns == NULL || p->input_ns == NULL || p->weight_ns == NULL ||
       times->input_ns == NULL || times->weight_ns == NULL)
     return opi_fail_nomem(p->err, n * sizeof(double *), "costs");
-  OPI_TRY(opi_train_gradient(&p->plan->decided, p->env->model, p->bound, NULL, NULL, NULL,
+  OPI_TRY(opi_train_gradient(&p->plan->decided, p->env->model, p->bound, NULL, NULL, NULL, NULL,
                              p->env->bind, &p->training, p->err));
   OPI_TRY(opi_train_choose(p->plan, p->training, p->err));
   for (uint32_t r = 0; r < n; ++r)
