@@ -23,7 +23,7 @@ static bool same_part(const opi_param_part *a, const opi_param_part *b) {
   if (a == NULL || b == NULL)
     return a == b;
   return a->member == b->member && a->axis == b->axis && a->n_runs == b->n_runs &&
-         memcmp(a->runs, b->runs, a->n_runs * sizeof *a->runs) == 0;
+         (a->n_runs == 0 || memcmp(a->runs, b->runs, a->n_runs * sizeof *a->runs) == 0);
 }
 
 /* The table's row for a member's parameter; OPIPE_NONE: none. *out_last: the last row of its name.
@@ -110,19 +110,56 @@ static bool is_row(const opi_value *value) {
   return opi_value_is_known(value) && opi_value_is_param(value);
 }
 
-/* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
-static opipe_status list_member(listing *l, uint32_t member, const uint32_t **out_rows) {
+static bool is_summed(const opi_shard_member *from, uint32_t value) {
+  uint32_t i = 0;
+  while (i < from->n_sums && from->sums[i] != value)
+    ++i;
+  return i < from->n_sums;
+}
+
+/* Parts by the values of the member's graph, parts [n_values]. A training graph has values of its
+ * own, with the same names. In training, whole parameters are a row for each member, so that sums
+ * over replicas are those of one member; those whose gradients members have parts of are one row.
+ */
+static opipe_status find_parts(listing *l, uint32_t member, const opi_map *names,
+                               const opi_param_part **parts) {
   const opi_variant_slice *slice = &l->base->slices[member];
   const opi_shard_member *from = &l->base->shards->members[member];
-  const opi_graph *g = slice->graph;
+  const opi_graph *g = from->bound->graph;
+  uint32_t v = 0;
+  for (uint32_t i = 0; i < from->n_params; ++i) {
+    if (opi_map_get(names, g->values[from->params[i].value].name, &v))
+      OPI_TRY(describe_part(l, member, &from->params[i], &parts[v], l->err));
+  }
+  for (uint32_t i = 0; slice->training != NULL && i < g->n_values; ++i) {
+    const opi_value *value = &g->values[i];
+    if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || is_summed(from, i) ||
+        !opi_map_get(names, value->name, &v) || parts[v] != NULL)
+      continue;
+    opi_param_part *part = OPI_ARENA_NEW(&l->model->arena, opi_param_part);
+    if (part == NULL)
+      return opi_fail_nomem(l->err, sizeof *part, "a part of a parameter");
+    *part = (opi_param_part){.whole = opi_param_source_of(value), .axis = -1, .member = member};
+    parts[v] = part;
+  }
+  return OPIPE_OK;
+}
+
+/* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
+static opipe_status list_member(listing *l, uint32_t member, const uint32_t **out_rows) {
+  const opi_graph *g = l->base->slices[member].graph;
+  opi_map *names = NULL;
   uint32_t *rows = OPI_ARENA_ARRAY(&l->model->arena, uint32_t, (size_t)g->n_values + 1);
   const opi_param_part **parts =
       OPI_ARENA_ARRAY(&l->model->arena, const opi_param_part *, (size_t)g->n_values + 1);
   if (rows == NULL || parts == NULL)
     return opi_fail_nomem(l->err, g->n_values * sizeof *parts, "parameters");
   memset(rows, 0xff, g->n_values * sizeof *rows);
-  for (uint32_t i = 0; i < from->n_params; ++i)
-    OPI_TRY(describe_part(l, member, &from->params[i], &parts[from->params[i].value], l->err));
+  OPI_TRY(opi_map_names(l->model->allocator, g->values, g->n_values, sizeof *g->values, &names,
+                        l->err));
+  const opipe_status status = find_parts(l, member, names, parts);
+  opi_map_free(names);
+  OPI_TRY(status);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];
