@@ -212,9 +212,10 @@ static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
   uint64_t most = 0;
   for (uint32_t k = 0; k < plan->decided.n_replicas; ++k) {
     uint64_t sum = 0;
-    for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
-      sum +=
-          opi_plan_rank(&plan->decided, s, k) == first ? plan->predicted.stage_stash_bytes[s] : 0;
+    for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
+      const bool here = opi_plan_rank(&plan->decided, s, k) == first;
+      sum += here ? plan->predicted.stage_stash_bytes[s] : 0;
+    }
     most = sum > most ? sum : most;
   }
   return most;
