@@ -306,6 +306,7 @@ static opipe_status finish_all(finish *f) {
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
+  OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));

@@ -2,9 +2,11 @@
 /* See tensor.h. */
 #include "partition/make/tensor.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "loader/ops/op.h"
+#include "partition/file/file.h"
 
 /* ---- refusals ---- */
 
@@ -148,6 +150,23 @@ static opipe_status tell_whole(opi_plan *plan, const opi_shards *shards, opipe_e
   }
   plan->predicted.whole = whole;
   plan->predicted.n_whole = n;
+  return OPIPE_OK;
+}
+
+opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err) {
+  uint64_t print[2] = {0, 0};
+  uint64_t *of = plan->parts_print;
+  if (model->n_members == 1)
+    return OPIPE_OK;
+  opi_shards_print(model->variants[model->base].shards, print);
+  if ((of[0] != 0 || of[1] != 0) && (of[0] != print[0] || of[1] != print[1])) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "the plan divides parameters among %u members by %016" PRIx64 "%016" PRIx64
+                    ", the model here by %016" PRIx64 "%016" PRIx64 ": it must be planned anew",
+                    plan->width, of[0], of[1], print[0], print[1]);
+  }
+  of[0] = print[0];
+  of[1] = print[1];
   return OPIPE_OK;
 }
 

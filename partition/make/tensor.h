@@ -27,6 +27,8 @@ typedef struct opi_tensor_costs {
  * device. */
 opipe_status opi_tensor_share_costs(const opi_tensor_costs *costs, opipe_error *err);
 
+/* Notes how the graph is divided, or compares it with what the plan says. Errors: INVALID, both. */
+opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err);
 /* Notes the collectives of every stage and the nodes that stay whole. */
 opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 
