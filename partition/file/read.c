@@ -612,6 +612,7 @@ opipe_status opi_reading_beginning(opi_reading *r) {
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
   OPI_TRY(read_schedule(r));
+  OPI_TRY(opi_json_read_tensor(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));

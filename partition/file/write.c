@@ -274,6 +274,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   write_schedule(&t, &plan->decided, decisions);
   opi_json_write_states(&t, plan, decisions);
   opi_json_write_train(&t, plan, decisions);
+  opi_json_write_tensor(&t, &plan->decided);
   write_stages(&t, plan, decisions);
   write_actions(&t, &plan->decided);
   if (!decisions) {

@@ -8,6 +8,7 @@
 #include "partition/cost/backward.h"
 #include "partition/make/devices.h"
 #include "partition/make/making.h"
+#include "partition/make/tensor.h"
 #include "partition/memory/caps.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
@@ -80,7 +81,9 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   opi_decision *plan = &p->plan->decided;
   const char *spec = p->params->schedule, *name = NULL;
   const uint32_t listed = p->params->n_stage_replicas; /* if nothing else gives the ranks */
-  const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
+  const uint32_t width = opi_plan_width(plan);
+  const uint32_t n_ranks =
+      p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks / width;
   const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
       .mode = p->spec == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
@@ -135,17 +138,19 @@ static opipe_status choose_layout(planner *p) {
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
   const bool listed = p->wish.n_rank_replicas != 0; /* the list determines the number of ranks */
+  const uint32_t width = opi_plan_width(plan);
   if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
-    n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
-               : p->params->n_devices > 1 ? p->params->n_devices
-                                          : 1;
+    n_stages = annotated                      ? (uint32_t)p->env->model->n_stages
+               : p->params->n_devices > width ? p->params->n_devices / width
+                                              : 1;
   }
   if (n_stages > STAGES_MOST || p->params->n_ranks > STAGES_MOST) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages,
                     p->params->n_ranks, STAGES_MOST);
   }
+  OPI_TRY(opi_tensor_asked(p->params, p->err));
   OPI_TRY(choose_schedule(p, n_stages, &schedule));
-  p->wish.n_ranks = p->params->n_ranks;
+  p->wish.n_ranks = p->params->n_ranks / width;
   p->wish.n_stages = n_stages;
   OPI_TRY(opi_schedule_layout(&schedule, &p->wish, plan, &p->plan->arena, p->err));
   if (plan->n_stages > STAGES_MOST || plan->n_ranks > STAGES_MOST) {
@@ -156,6 +161,7 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
                     plan->schedule, plan->n_stages, n_stages);
   }
+  OPI_TRY(opi_tensor_check(plan, p->err));
   if (p->env->costs != NULL)
     OPI_TRY(check_costs(p));
   if (p->params->cluster != NULL && p->params->n_devices < plan->n_ranks) {
@@ -303,6 +309,32 @@ static void train_times(planner *p) {
   }
 }
 
+static void multiply(double *io_ns, const double *shares, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i)
+    io_ns[i] *= shares[i];
+}
+
+/* Costs of a tensor group's stage are those of its member that has most. */
+static opipe_status share_costs(planner *p) {
+  const opi_decision *plan = &p->plan->decided;
+  const uint32_t n = p->bound->graph->n_nodes;
+  double *shares = OPI_ARENA_ARRAY(&p->scratch, double, n);
+  if (shares == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *shares, "costs");
+  OPI_TRY(opi_tensor_shares(plan, p->bound, p->env->bind, p->making.facts, shares, p->err));
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    if (p->profile_owner[r] != r)
+      continue;
+    multiply(p->profiles[r]->node_ns, shares, n);
+    if (p->spec == NULL)
+      continue;
+    multiply(p->forward_ns[r], shares, n);
+    multiply(p->input_ns[r], shares, n);
+    multiply(p->weight_ns[r], shares, n);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status profile_ranks(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   p->profiles = OPI_ARENA_ARRAY(&p->scratch, opi_profile *, plan->n_ranks);
@@ -313,7 +345,8 @@ static opipe_status profile_ranks(planner *p) {
     OPI_TRY(profile_rank(p, r));
   OPI_TRY(opi_taken_somewhere(plan, p->bound->graph, p->profiles, p->err));
   p->plan->predicted.cost_kind = p->params->cost;
-  return add_backwards(p);
+  OPI_TRY(add_backwards(p));
+  return opi_plan_width(plan) > 1 ? share_costs(p) : OPIPE_OK;
 }
 
 /* ---- the cut ---- */
@@ -363,7 +396,7 @@ static double lower_bound(const planner *p) {
     if (best > largest)
       largest = best;
   }
-  sum /= plan->n_ranks;
+  sum /= plan->n_ranks / opi_plan_width(plan);
   largest /= plan->shares == NULL ? 1 : plan->n_replicas;
   return sum > largest ? sum : largest;
 }
@@ -387,7 +420,7 @@ static void take_given_times(planner *p) {
     times->weight_ns[s] = given_ns(costs->stage_weight, costs->weight, s);
     sum += times->input_ns[s] + times->weight_ns[s];
   }
-  p->plan->predicted.bound_ns = sum / plan->n_ranks;
+  p->plan->predicted.bound_ns = sum / (plan->n_ranks / opi_plan_width(plan));
   p->plan->predicted.cost_kind = OPI_COST_GIVEN;
 }
 
@@ -627,6 +660,7 @@ static opipe_status make(planner *p) {
   opi_decision *decided = &plan->decided;
   opi_model_fingerprint(p->env->model, decided->fingerprint);
   decided->depth = p->params->depth == 0 ? 2 : p->params->depth;
+  decided->width = p->params->tensor;
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (decided->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
@@ -654,6 +688,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_schedule_limit(decided, p->err));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->making.facts, p->err));
+  OPI_TRY(opi_tensor_devices(decided, p->err));
   OPI_TRY(choose_link(p));
   const int64_t rows = opi_microbatch_rows_most(decided);
   OPI_TRY(opi_plan_bound(p->env, decided, rows, &p->bound, &p->own_bound, p->err));

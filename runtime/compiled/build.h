@@ -66,7 +66,12 @@ typedef struct opi_rank_needs {
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err);
 void opi_shape_memory_free(opi_shape *shape);
 
-/* -- params.c: prepares the ranks' parameter sets -- */
+/* -- meet.c: sums over tensor groups. Errors: UNSUPPORTED, a transport without collectives -- */
+opipe_status opi_meets_make(opi_compiled *shape, opipe_error *err);
+void opi_meets_stop(opi_compiled *shape);
+
+/* -- params.c: prepares the ranks' parameter sets; in tensor groups, their sources -- */
+opipe_status opi_shape_sources(opi_shape *shape, opipe_error *err);
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err);
 
 /* -- bindings.c -- */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transport "impaired", for the tests: transport "shm", with a fault (fault.h) at call N of
  *   world  memory  stream  send  recv  reduce (all_reduce, collect)  close (world_close; cannot
- * refuse) Every slot but those below takes objects of 'shm'.
+ * refuse). With OPIPE_WITHOUT_COLLECTIVES it has none, as older transports. Every slot but those
+ * below takes objects of 'shm'.
  */
 #include <opipe/streams.h>
+#include <stdlib.h>
 
 #include "fault.h"
 
@@ -72,6 +74,33 @@ static void world_close(opipe_world *world) {
   shm->world_close(world);
 }
 
+/* ---- an older one ---- */
+
+static opipe_status hide(opipe_status status, opipe_transport_info *io_info) {
+  if (status == OPIPE_OK)
+    io_info->flags &= ~(uint32_t)(OPIPE_TRANSPORT_COLLECTIVES | OPIPE_TRANSPORT_QUEUED);
+  return status;
+}
+
+static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err) {
+  return hide(shm->info(self, io_info, err), io_info);
+}
+
+static opipe_status world_info(opipe_instance *self, const char *options,
+                               opipe_transport_info *io_info, opipe_error *err) {
+  return hide(shm->world_info(self, options, io_info, err), io_info);
+}
+
+static void take_collectives(void) {
+  table.collective_open = NULL;
+  table.collective_close = NULL;
+  table.collect = NULL;
+  table.collect_test = NULL;
+  table.info = info;
+  if (shm->world_info != NULL)
+    table.world_info = world_info;
+}
+
 /* ---- the plugin ---- */
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
@@ -90,6 +119,8 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   table.recv = receive;
   table.all_reduce = all_reduce;
   table.collect = collect;
+  if (getenv("OPIPE_WITHOUT_COLLECTIVES") != NULL)
+    take_collectives();
   return OPIPE_OK;
 }
 
