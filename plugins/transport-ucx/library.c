@@ -35,7 +35,8 @@ static const char *const forced[] = {"UCX_HANDLE_ERRORS=none", "UCX_DEBUG_SIGNO=
 /* Where the user has not chosen. */
 static const char *const chosen[] = {"UCX_TCP_CONN_NB=y",          "UCX_KEEPALIVE_INTERVAL=inf",
                                      "UCX_POSIX_ERROR_HANDLING=y", "UCX_SYSV_ERROR_HANDLING=y",
-                                     "UCX_LOG_FILE=stderr",        "UCX_WARN_UNUSED_ENV_VARS=n"};
+                                     "UCX_LOG_FILE=stderr",        "UCX_LOG_LEVEL=error",
+                                     "UCX_WARN_UNUSED_ENV_VARS=n"};
 enum { N_FORCED = sizeof forced / sizeof forced[0], N_CHOSEN = sizeof chosen / sizeof chosen[0] };
 
 static bool is_set(const char *const *list, uint64_t n, const char *entry) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One end of a world of two ranks, each in a process of its own: the tests of transport-shm. */
+/* One end of a world of two ranks, each in a process of its own: tests of transport-shm, and of
+ * transport-ucx, where pair_transport says so.
+ */
 #ifndef TESTS_TRANSPORT_SHM_PAIR_H
 #define TESTS_TRANSPORT_SHM_PAIR_H
 
@@ -18,6 +20,8 @@
 #include "tests/support/support.h"
 
 enum { N_NOTES = 8, BYTES = 16384, SUMMED = 20000 };
+
+static const char *pair_transport = "shm", *pair_options;
 
 /* ---- the board: memory that forked processes share ---- */
 
@@ -156,8 +160,9 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   static const uint32_t both[2] = {0, 1};
   char path[4096];
   const char *folders = getenv("OPIPE_PLUGIN_PATH");
-  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-shm.so",
-                 folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders);
+  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-%s.so",
+                 folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders,
+                 pair_transport);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   e->plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
   e->err.struct_size = sizeof e->err;
@@ -168,6 +173,7 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   e->board = (opipe_board){(uint32_t)sizeof e->board, 0, notes, post, look};
   const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
                                     .n_ranks = 2,
+                                    .options = pair_options,
                                     .local_ranks = &rank,
                                     .n_local_ranks = 1,
                                     .job = "test",
@@ -235,6 +241,21 @@ static int status_of(pid_t pid) {
   int status = 0;
   (void)waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+/* Asked in another process: this one does not load it. */
+static inline bool ucx_is_there(void) {
+  const pid_t pid = fork();
+  if (pid == 0)
+    _exit(dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) == NULL);
+  return status_of(pid) == 0;
+}
+
+/* Every message by UCX. False: it is not there. */
+static inline bool take_ucx(void) {
+  pair_transport = "ucx";
+  pair_options = "together=1";
+  return ucx_is_there();
 }
 
 static note *new_board(void) {
