@@ -2,8 +2,6 @@
 /* Groups: those whose members are all of this machine are transport-shm's; the others' members find
  * each other by notes.
  */
-#include <unistd.h>
-
 #include "ucx.h"
 
 enum {
@@ -226,7 +224,7 @@ static opipe_status build(opipe_group *group, const uint32_t *ranks, opipe_error
 
 static void leave(opipe_group *group) {
   ucx_worker *worker = group->endpoint->worker;
-  if (group->by_ucx && getpid() == group->endpoint->world->process) {
+  if (group->by_ucx) {
     ucx_lock(worker);
     ucx_lanes_cancel(group);
     ucx_unlock(worker);
@@ -265,14 +263,14 @@ static void close_all(opipe_group *group) {
 }
 
 void ucx_group_close(opipe_group *group) {
-  if (group == NULL)
+  if (group == NULL || ucx_is_child(group->endpoint->world))
     return;
   close_all(group);
   ucx_delete(group->endpoint->world->host, group, sizeof *group);
 }
 
 void ucx_collective_close(opipe_collective *c) {
-  if (c == NULL)
+  if (c == NULL || ucx_is_child(c->group.endpoint->world))
     return;
   close_all(&c->group);
   ucx_delete(c->group.endpoint->world->host, c, sizeof *c);

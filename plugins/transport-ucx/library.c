@@ -32,12 +32,16 @@ opipe_status ucx_failed(const opipe_world *world, const char *call, ucp_code cod
  */
 static const char *const forced[] = {"UCX_HANDLE_ERRORS=none", "UCX_DEBUG_SIGNO=0",
                                      "UCX_MEM_EVENTS=n", "UCX_VFS_ENABLE=n"};
-/* Where the user has not chosen. */
+/* Where the user has not chosen. The first are read for each context, the rest once. */
 static const char *const chosen[] = {"UCX_TCP_CONN_NB=y",          "UCX_KEEPALIVE_INTERVAL=inf",
                                      "UCX_POSIX_ERROR_HANDLING=y", "UCX_SYSV_ERROR_HANDLING=y",
                                      "UCX_LOG_FILE=stderr",        "UCX_LOG_LEVEL=error",
                                      "UCX_WARN_UNUSED_ENV_VARS=n"};
-enum { N_FORCED = sizeof forced / sizeof forced[0], N_CHOSEN = sizeof chosen / sizeof chosen[0] };
+enum {
+  N_FORCED = sizeof forced / sizeof forced[0],
+  N_CHOSEN = sizeof chosen / sizeof chosen[0],
+  N_OF_CONTEXTS = 2
+};
 
 static bool is_set(const char *const *list, uint64_t n, const char *entry) {
   const size_t length = strcspn(entry, "=") + 1;
@@ -48,7 +52,8 @@ static bool is_set(const char *const *list, uint64_t n, const char *entry) {
   return false;
 }
 
-/* The host's environment with ours; was_there: what is process-wide stays as it is. */
+/* The host's environment with ours; was_there: somebody else loaded UCX, whose process-wide
+ * settings stay as they are. */
 static opipe_status make_environment(opipe_world *world, bool was_there, opipe_error *err) {
   uint64_t n = 0, count = 0;
   while (environ != NULL && environ[n] != NULL)
@@ -64,7 +69,7 @@ static opipe_status make_environment(opipe_world *world, bool was_there, opipe_e
   }
   for (int i = 0; i < N_FORCED && !was_there; ++i)
     list[count++] = forced[i];
-  for (int i = 0; i < N_CHOSEN; ++i) {
+  for (int i = 0; i < (was_there ? N_OF_CONTEXTS : N_CHOSEN); ++i) {
     if (!is_set(list, count, chosen[i]))
       list[count++] = chosen[i];
   }
@@ -243,8 +248,8 @@ opipe_status ucx_start(opipe_world *world, opipe_error *err) {
   sigset_t all, before;
   (void)pthread_mutex_lock(&opening);
   void *there = dlopen(FILE_NAME, RTLD_NOW | RTLD_NOLOAD);
-  const bool was_there = there != NULL;
-  if (was_there)
+  const bool was_there = is_loaded ? the_library.was_there : there != NULL;
+  if (there != NULL)
     (void)dlclose(there);
   opipe_status status = make_environment(world, was_there, err);
   if (status == OPIPE_OK) {

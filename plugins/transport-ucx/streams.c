@@ -2,8 +2,6 @@
 /* Streams: opened in transport-shm's world, or joined by notes once it is known that UCX carries
  * them.
  */
-#include <unistd.h>
-
 #include "ucx.h"
 
 static opipe_status check_twice(const opipe_endpoint *endpoint, const opipe_stream_params *p,
@@ -196,7 +194,7 @@ static void leave(opipe_stream *stream) {
       e->backend->event_destroy(slot->moved);
     }
   }
-  if (stream->by_ucx && getpid() == e->world->process)
+  if (stream->by_ucx)
     end_pending(stream);
   ucx_lock(worker);
   opipe_stream **at = &worker->streams;
@@ -208,7 +206,7 @@ static void leave(opipe_stream *stream) {
 }
 
 void ucx_stream_close(opipe_stream *stream) {
-  if (stream == NULL)
+  if (stream == NULL || ucx_is_child(stream->endpoint->world))
     return;
   const opipe_world *world = stream->endpoint->world;
   const uint32_t depth = stream->params.depth;

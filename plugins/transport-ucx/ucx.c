@@ -25,6 +25,10 @@ opipe_status ucx_address(const opipe_endpoint *endpoint, const opipe_region *reg
   return opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, err);
 }
 
+bool ucx_is_child(const opipe_world *world) {
+  return getpid() != world->process;
+}
+
 /* ---- the end of a world ---- */
 
 opipe_status ucx_check(opipe_world *world, opipe_error *err) {
@@ -73,14 +77,14 @@ static void seat_ranks(opipe_world *world, const opipe_world_params *params) {
 }
 
 static void ucx_world_close(opipe_world *world) {
-  if (world == NULL)
+  if (world == NULL || ucx_is_child(world))
     return;
   const opipe_host *host = world->host;
   for (uint32_t r = 0; r < world->n_ranks; ++r) {
     ucx_worker_delete(world->seats[r].worker);
     ucx_delete(host, world->seats[r].address, world->seats[r].n_address);
   }
-  if (world->context != NULL && getpid() == world->process)
+  if (world->context != NULL)
     world->library->ucp.cleanup(world->context);
   shm_transport.world_close(world->near);
   ucx_delete(host, world->environment, world->n_environment);
@@ -144,7 +148,7 @@ static void ucx_abort(opipe_world *world, uint32_t rank, const opipe_error *why)
 /* ---- endpoints ---- */
 
 static void ucx_endpoint_close(opipe_endpoint *endpoint) {
-  if (endpoint == NULL)
+  if (endpoint == NULL || ucx_is_child(endpoint->world))
     return;
   const opipe_world *world = endpoint->world;
   ucx_worker *worker = endpoint->worker;
@@ -230,7 +234,8 @@ static opipe_status ucx_memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes,
 }
 
 static void ucx_memory_free(opipe_endpoint *endpoint, void *data) {
-  shm_transport.memory_free(endpoint->near, data);
+  if (!ucx_is_child(endpoint->world))
+    shm_transport.memory_free(endpoint->near, data);
 }
 
 /* ---- the doorbell: transport-shm's ---- */

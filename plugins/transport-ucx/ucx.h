@@ -306,6 +306,9 @@ struct opipe_collective {
 /* ---- ucx.c ---- */
 void *ucx_new(const opipe_host *host, const char *what, size_t n_bytes, opipe_error *err);
 void ucx_delete(const opipe_host *host, void *data, size_t n_bytes);
+/* Is this a child of the process that opened the world? It closes nothing: neither UCX nor shared
+ * memory are its own. */
+bool ucx_is_child(const opipe_world *world);
 /* OK | PEER; hands on what transport-shm has heard. Not under a lock. */
 opipe_status ucx_check(opipe_world *world, opipe_error *err);
 /* The first reason wins. Not under a lock. */

@@ -75,12 +75,13 @@ static void *plain_realloc(void *ctx, void *data, uint64_t old_bytes, uint64_t n
     more = aligned_alloc(align < 16 ? 16 : align, (n_bytes + 255) / 256 * 256);
   return more;
 }
-static void no_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+static char logged[512]; /* the last warning, or what is worse */
+static void keep_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
   (void)ctx;
-  (void)level;
   (void)file;
   (void)line;
-  (void)msg;
+  if (level <= OPIPE_LOG_WARN)
+    (void)snprintf(logged, sizeof logged, "%s", msg);
 }
 static uint64_t now_ns(void *ctx) {
   struct timespec t;
@@ -98,7 +99,7 @@ static const opipe_host host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
                                 OPIPE_ABI_MINOR,
                                 NULL,
                                 plain_realloc,
-                                no_log,
+                                keep_log,
                                 now_ns,
                                 no_service};
 
@@ -209,7 +210,7 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   return e->t->group_open(e->endpoint, both, 2, SUMMED * sizeof(float), &e->group, &e->err);
 }
 
-static opipe_status await_ready(end *e) {
+static inline opipe_status await_ready(end *e) {
   for (const uint64_t start = now_ns(NULL);;) {
     const struct timespec pause = {.tv_nsec = 100000};
     const opipe_status status = e->t->endpoint_ready(e->endpoint, &e->err);
