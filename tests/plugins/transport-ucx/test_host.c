@@ -16,7 +16,7 @@ extern char **environ;
 enum { N_FUNCTIONS = 12, SIGNALS = 65, CODE = 32, VARIABLES = 512, FILES = 1024 };
 #define PATIENCE_NS UINT64_C(10000000000)
 
-/* ---- what must stay ---- */
+/* ---- the host's, as it was ---- */
 
 static const char *const functions[N_FUNCTIONS] = {"mmap",   "munmap", "mremap", "madvise",
                                                    "shmat",  "shmdt",  "sbrk",   "brk",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plugins/transport-ucx/ucp.h declares, against the headers of UCX, where they are there. */
+/* The declarations of plugins/transport-ucx/ucp.h against the headers of UCX, where they are there.
+ */
 #include "tests/support/support.h"
 
 #if defined(__has_include)
