@@ -181,6 +181,7 @@ void ucx_lane_taken(opipe_group *group, uint32_t member, uint32_t kind) {
   ucx_lock(worker);
   post(group, member, kind, lane->n - 1 + UCX_WINDOW);
   ucx_tell_briefly(&piece->tells, &piece->takes);
-  ucx_poke(worker);
+  if (ucx_is_pending(&piece->tells))
+    ucx_poke(worker);
   ucx_unlock(worker);
 }

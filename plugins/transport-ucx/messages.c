@@ -253,7 +253,8 @@ static void post(opipe_stream *stream, ucx_slot *slot, void *data, uint64_t sequ
   ucx_lock(worker);
   ucx_recv_op(&slot->op, data, slot->region.n_bytes, tag_of(stream->id, sequence), UINT64_MAX);
   ucx_tell_briefly(&slot->tells, &slot->posts);
-  ucx_poke(worker);
+  if (ucx_is_pending(&slot->tells))
+    ucx_poke(worker);
   ucx_unlock(worker);
 }
 

@@ -193,7 +193,7 @@ struct opipe_endpoint {
   const opipe_backend *backend;
   opipe_device *device;
   opipe_queue *queue;
-  uint32_t rank;
+  uint32_t rank, spin_us;
   /* own thread */
   bool unready;          /* an event of a device is awaited */
   struct ucx_slot *late; /* messages that wait for `ready`, or whose `done` is to be recorded */
@@ -345,8 +345,11 @@ void ucx_lock(ucx_worker *worker);
 void ucx_unlock(ucx_worker *worker);
 /* Moves what can be moved, and hears notes. Under the lock. */
 bool ucx_progress(ucx_worker *worker);
-/* Behind operations that were posted. Under the lock. */
+/* Behind operations that were posted and are under way: wakes the helper if nothing moves. Under
+ * the lock. */
 void ucx_poke(ucx_worker *worker);
+/* Moves what can be moved, unless somebody else does. Not under the lock. */
+void ucx_move(ucx_worker *worker);
 /* Ends the world when the lock is free. Under the lock. */
 void ucx_lose(ucx_worker *worker, uint32_t rank, ucp_code code);
 void ucx_ring(ucx_op *op);

@@ -105,6 +105,13 @@ void ucx_poke(ucx_worker *worker) {
     (void)calls_of(worker)->worker_signal(worker->worker);
 }
 
+void ucx_move(ucx_worker *worker) {
+  if (pthread_mutex_trylock(&worker->lock) != 0)
+    return;
+  (void)ucx_progress(worker);
+  ucx_unlock(worker);
+}
+
 /* ---- the helper ---- */
 
 static void *help(void *arg) {
