@@ -86,6 +86,44 @@ opipe_status opi_row_attention_emit(opi_builder *b, const opi_row_attention *how
                     out, err);
 }
 
+typedef struct place_row {
+  const char *op, *domain;
+  uint32_t input, places;
+} place_row;
+
+uint32_t opi_places_of(const opi_node *file_node, uint32_t input) {
+  static const place_row list[] = {
+      {"GroupQueryAttention", "com.microsoft", 5, OPI_PLACES_LAST},
+      {"GroupQueryAttention", "com.microsoft", 6, OPI_PLACES_KEYS},
+      {"GroupQueryAttention", "com.microsoft", 9, OPI_PLACES_COUNTED},
+      {"MultiHeadAttention", "com.microsoft", 4, OPI_PLACES_ONES},
+      {"MultiHeadAttention", "com.microsoft", 8, OPI_PLACES_BEFORE},
+      {"Attention", "com.microsoft", 3, OPI_PLACES_ONES},
+      {"Attention", "com.microsoft", 6, OPI_PLACES_BEFORE},
+      {"RotaryEmbedding", "com.microsoft", 1, OPI_PLACES_COUNTED},
+      {"EmbedLayerNormalization", "com.microsoft", 7, OPI_PLACES_ONES},
+      {"EmbedLayerNormalization", "com.microsoft", 8, OPI_PLACES_COUNTED},
+      {"RotaryEmbedding", "", 3, OPI_PLACES_COUNTED},
+      {"Attention", "", 6, OPI_PLACES_KEYS},
+      {"TensorScatter", "", 2, OPI_PLACES_BEFORE},
+  };
+  for (uint32_t i = 0; i < OPI_COUNT(list); ++i) {
+    const char *domain = file_node->domain == NULL ? "" : file_node->domain;
+    if (list[i].input == input && strcmp(list[i].op, file_node->op) == 0 &&
+        strcmp(list[i].domain, domain) == 0)
+      return list[i].places;
+  }
+  return OPI_PLACES_NONE;
+}
+
+int64_t opi_least_past(const opi_node *file_node, uint32_t input) {
+  const bool keys = input == 3 || input == 4;
+  if (!keys || strcmp(file_node->op, "GroupQueryAttention") != 0 ||
+      opi_attr_int(file_node, "sliding_window_cache", 0) == 0)
+    return 0;
+  return opi_attr_int(file_node, "local_window_size", 0);
+}
+
 static const opi_op ops[] = {
     {OPI_OP("RowAttention", "opipe", 1, 1, OPI_ROWS_SLOPES, OPI_ROWS_INPUTS, OPI_ROWS_OUTPUTS,
             OPI_ROWS_OUTPUTS),

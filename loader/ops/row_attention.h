@@ -30,4 +30,18 @@ typedef struct opi_row_attention {
 opipe_status opi_row_attention_emit(opi_builder *b, const opi_row_attention *how,
                                     const uint32_t *in, uint32_t *out, opipe_error *err);
 
+/* An integer input of an operator in file form that says where keys lie, for a sequence of n tokens
+ * without a past. */
+enum {
+  OPI_PLACES_NONE,    /* another input, or another operator */
+  OPI_PLACES_KEYS,    /* n: numbers of keys */
+  OPI_PLACES_LAST,    /* n - 1: the last key's place */
+  OPI_PLACES_BEFORE,  /* 0: keys before the first token */
+  OPI_PLACES_COUNTED, /* 0, 1, 2 ... n - 1 */
+  OPI_PLACES_ONES     /* a mask of keys */
+};
+uint32_t opi_places_of(const opi_node *file_node, uint32_t input);
+/* The least length that a file's operator accepts for past keys or values in that input. */
+int64_t opi_least_past(const opi_node *file_node, uint32_t input);
+
 #endif /* OPI_ROW_ATTENTION_H */

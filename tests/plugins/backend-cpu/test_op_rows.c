@@ -168,6 +168,7 @@ static void fill_pass(const form *f, opi_test_random *random, int64_t slice) {
 
 static void take_results(const form *f) {
   const int64_t n = HEADS * f->v_dim;
+  bool zero = true;
   for (int64_t r = 0; r < ROWS; ++r) {
     if (now.sequence[r] >= 0) {
       memcpy(sequences[now.sequence[r]].found + now.position[r] * n, now.y + r * n,
@@ -175,8 +176,9 @@ static void take_results(const form *f) {
       continue;
     }
     for (int64_t c = 0; c < n; ++c)
-      OPI_ASSERT(now.y[r * n + c] == 0);
+      zero = zero && now.y[r * n + c] == 0;
   }
+  OPI_ASSERT(zero);
 }
 
 static bool all_done(void) {
@@ -216,7 +218,7 @@ static void try_mix(const form *f, int64_t page, int64_t slice, bool in_place) {
       most = fmaxf(most, fabsf(s->wanted[k]));
       off = fmaxf(off, fabsf(s->wanted[k] - s->found[k]));
     }
-    if (f->kernels == NULL)
+    if (f->kernels == NULL || strstr(f->kernels, "reference") == NULL)
       OPI_ASSERT(memcmp(s->wanted, s->found, (size_t)n * sizeof(float)) == 0);
     OPI_ASSERT(off <= 1e-6f * most);
   }
@@ -230,6 +232,7 @@ static void test_mixes(void) {
       {16, 0, 0, true, NULL},
       {16, 70, 2, true, NULL},
       {20, 0, 2, false, NULL},
+      {16, 50, 2, true, "kernels=portable"},
       {16, 50, 2, true, "kernels=reference"},
   };
   static const struct {
