@@ -149,7 +149,7 @@ static opipe_status add_meeting(sum_placing *p, uint32_t k) {
 static opipe_status list_meetings(sum_placing *p) {
   opi_lists *lists = p->l->lists;
   const uint32_t n = lists->n_meetings + p->n_stages;
-  if (!opi_arena_grow(&lists->arena, (void **)&lists->meetings, &p->l->room_meetings, n,
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->meetings, &p->l->groups.room, n,
                       sizeof *lists->meetings))
     return opi_fail_nomem(p->l->err, n * sizeof *lists->meetings, "sums");
   for (uint32_t k = 0; k < p->n_stages; ++k)

@@ -212,9 +212,10 @@ static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
   uint64_t most = 0;
   for (uint32_t k = 0; k < plan->decided.n_replicas; ++k) {
     uint64_t sum = 0;
-    for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
-      sum +=
-          opi_plan_rank(&plan->decided, s, k) == first ? plan->predicted.stage_stash_bytes[s] : 0;
+    for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
+      const bool here = opi_plan_rank(&plan->decided, s, k) == first;
+      sum += here ? plan->predicted.stage_stash_bytes[s] : 0;
+    }
     most = sum > most ? sum : most;
   }
   return most;
@@ -305,6 +306,7 @@ static opipe_status finish_all(finish *f) {
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
+  OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));

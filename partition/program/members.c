@@ -9,7 +9,7 @@
 #include "partition/program/model.h"
 #include "partition/program/stretches.h"
 
-/* ---- what may be asked ---- */
+/* ---- refusals ---- */
 
 static opipe_status refuse(const opi_decision *plan, const char *what, opipe_error *err) {
   return opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor groups of %u members are not combined with %s",
@@ -96,16 +96,18 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
   return OPIPE_OK;
 }
 
+/* whole: an output that must be whole in every member; NULL: none. */
 static opipe_status divide(const opi_decision *plan, const opi_bind_options *base,
                            const char *whole, opi_variant *variant, const opi_cut_model *model,
                            opipe_error *err) {
-  const opi_shard_wish wish = {
-      .width = model->n_members,
-      .flags = OPI_SHARD_BARE | (opi_plan_trains(plan) ? (uint32_t)OPI_SHARD_TRAIN : 0u),
-      .whole = &whole,
-      .n_whole = whole == NULL ? 0 : 1,
-      .evaluator = base->evaluator,
-      .allocator = plan->allocator};
+  const opi_train_spec *spec = plan->train;
+  const uint32_t train = spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN;
+  const opi_shard_wish wish = {.width = model->n_members,
+                               .flags = OPI_SHARD_BARE | train,
+                               .whole = &whole,
+                               .n_whole = whole == NULL ? 0 : 1,
+                               .evaluator = base->evaluator,
+                               .allocator = plan->allocator};
   opi_shards_free(variant->shards);
   variant->shards = NULL;
   return opi_shard(variant->bound, &wish, &variant->shards, err);
@@ -116,7 +118,8 @@ static opipe_status divide(const opi_decision *plan, const opi_bind_options *bas
 static opipe_status divide_for_loss(const opi_decision *plan, const opi_bind_options *base,
                                     opi_variant *variant, opi_cut_model *model, opipe_error *err) {
   const opi_graph *g = variant->bound->graph;
-  const uint32_t kind = opi_plan_trains(plan) ? plan->train->loss.kind : (uint32_t)OPI_LOSS_OUTPUT;
+  const opi_train_spec *spec = plan->train;
+  const uint32_t kind = spec == NULL ? (uint32_t)OPI_LOSS_OUTPUT : spec->loss.kind;
   const uint32_t target = kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : opi_train_target(plan, g);
   const char *name = target == OPIPE_NONE ? NULL : g->values[target].name;
   bool consecutive = false;

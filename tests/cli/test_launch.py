@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=120
+# ctest: timeout=120 waits
 """launch: what ranks are given, how their lines come out, and how a job ends: the first failure is named and is the status, the others have 3 s,
 then SIGTERM, 5 s later SIGKILL; nothing of a rank is left. The ranks are small shell commands."""
 import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=180
+# ctest: timeout=180 waits
 """run and train as processes of one machine: losses, weights and outputs have the bits of the same plan run by threads; a death, a silence, a
 signal and a refusal are every process's, in time."""
 import filecmp

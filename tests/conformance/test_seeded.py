@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=300 label=seeded
 """Every seeded defect ends a conformance program with status 1 and a line that says what is wrong: never with a signal, never with a hang.
-Without a defect the same plugin passes."""
+Without a defect the same plugin passes. ./dev test takes every third defect, and each that ends the program; --all takes all."""
 import os
 import subprocess
 import sys
@@ -51,6 +51,8 @@ def run(case):
 
 def main():
     cases = [case for case in defects.CASES if not (SANITIZED and case.crash)]
+    if os.environ.get("OPIPE_TEST_COVER"):
+        cases = [case for i, case in enumerate(cases) if i % 3 == 0 or case.crash or not case.defect]
     cases = [case for case in cases if len(sys.argv) < 2 or sys.argv[1] in (case.defect, case.inner)]
     with ThreadPoolExecutor(max_workers=6) as pool:
         answers = list(pool.map(run, cases))

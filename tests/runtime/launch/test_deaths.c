@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Teams of child processes, one of which ends or stands still: every other one is told which, in
- * time. ctest: timeout=60 */
+ * time. ctest: timeout=60 waits */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
