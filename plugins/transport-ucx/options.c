@@ -91,8 +91,9 @@ static void take_defaults(ucx_options *io) {
   const char *net = secure_getenv("UCX_NET_DEVICES"), *tls = secure_getenv("UCX_TLS");
   if (io->net[0] == '\0' && net == NULL)
     (void)snprintf(io->net, sizeof io->net, "lo");
-  if (io->tls[0] == '\0' && tls == NULL && io->net[0] != '\0' && strchr(io->net, ':') == NULL)
-    (void)snprintf(io->tls, sizeof io->tls, "tcp");
+  const char *devices = io->net[0] != '\0' ? io->net : net;
+  if (io->tls[0] == '\0' && tls == NULL && strchr(devices, ':') == NULL)
+    (void)snprintf(io->tls, sizeof io->tls, "tcp"); /* interfaces: its other devices have ports */
 }
 
 opipe_status ucx_read_options(const char *text, ucx_options *out, opipe_error *err) {
