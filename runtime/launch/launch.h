@@ -96,6 +96,9 @@ opipe_status opi_team_step(opi_team *team, uint64_t step, uint32_t *out_what, op
  * OPI_POST_MOST. Errors: INVALID; LIMIT; STATE, the key is taken; PEER. [any-thread] */
 opipe_status opi_team_post(opi_team *team, const char *key, const void *bytes, uint64_t n_bytes,
                            opipe_error *err);
+/* The last part of a key under which each process finds, without a post, the host at which it takes
+ * part in the team itself, "10.0.0.1"; without TCP there is none. */
+#define OPI_BOARD_ADDRESS "team/address"
 /* Copies an entry to out. *io_bytes: in, the room; out, its bytes. OPIPE_PENDING: it is not there
  * yet; never waits. Errors: LIMIT, there is no room; PEER. [any-thread] */
 opipe_status opi_team_look(opi_team *team, const char *key, void *out, uint64_t *io_bytes,
