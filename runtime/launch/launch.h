@@ -90,6 +90,18 @@ opipe_status opi_team_stop(opi_team *team, uint32_t what, opipe_error *err);
  * processes do before this step, or 0. Waits only while an agreement is being made. */
 opipe_status opi_team_step(opi_team *team, uint64_t step, uint32_t *out_what, opipe_error *err);
 
+/* ---- mail ---- */
+
+/* From process 0 to all others, in order, for a lane's number. Does not wait. [any-thread] */
+opipe_status opi_team_mail(opi_team *team, uint32_t lane, const void *bytes, uint64_t n_bytes,
+                           opipe_error *err);
+/* Waits for the next message of a lane. *io_bytes [*io_room] is the caller's, of the team's
+ * allocator, and grows. OPIPE_PENDING: none came in time. Errors: PEER; NOMEM. [any-thread] */
+opipe_status opi_team_mail_take(opi_team *team, uint32_t lane, uint64_t timeout_ns,
+                                uint8_t **io_bytes, uint64_t *io_room, uint64_t *out_n,
+                                opipe_error *err);
+void opi_team_mail_end(opi_team *team, uint32_t lane); /* drops those that nobody has taken */
+
 /* ---- board ---- */
 
 /* Entries that every process sees: addresses of transports. key: at most 127 bytes; bytes: at most
