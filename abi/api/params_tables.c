@@ -246,7 +246,7 @@ static const opi_field plan_params[] = {
     ANY(T, team),
     NUMBERS(T, places, n_places),
     ANY(T, n_places),
-    ZERO(T, reserved3)};
+    ANY(T, tensor)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
 #undef T
 

@@ -305,6 +305,7 @@ static opipe_status check_free(const opipe_plan_params *p, opipe_error *err) {
                 {"n_microbatches", p->n_microbatches != 0},
                 {"replicas", p->replicas != 0},
                 {"stage_replicas", p->n_stage_replicas != 0},
+                {"tensor", p->tensor > 1},
                 {"schedule", p->schedule != NULL},
                 {"cut", p->cut != NULL},
                 {"costs", p->costs != NULL}};

@@ -32,6 +32,7 @@ static bool shape_asked(const cli_options *o, char *out, size_t room) {
   out[0] = '\0';
   if (o->t.replicas != NULL)
     add(&t, "replicas", o->t.replicas);
+  add_number(&t, "tensor", o->t.tensor);
   add_number(&t, "stages", o->n_stages);
   add_number(&t, "ranks", o->n_ranks);
   if (o->schedule != NULL)

@@ -44,7 +44,7 @@ typedef struct cli_train_texts {
   double clip;
   uint64_t n_steps, n_epochs, save_every;
   uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
-  uint32_t batch;
+  uint32_t batch, tensor;
   bool shuffle, go_on, overwrite;
 } cli_train_texts;
 

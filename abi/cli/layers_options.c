@@ -46,6 +46,7 @@ static const option_row rows[] = {
     {"schedule", ASKED, NULL},
     {"microbatches", ASKED, NULL},
     {"replicas", ASKED, NULL},
+    {"tensor", 0, "divides the graph of a model"},
     {"recompute", ASKED, NULL},
     {"planner", ASKED, NULL},
     {"auto", ASKED, NULL},

@@ -14,9 +14,9 @@ static bool lists_replicas(const cli_options *o) {
 
 bool cli_asks_planner(const cli_options *o, const cli_session *s) {
   opipe_model_info info = opipe_model_info_init();
-  const bool said = o->n_stages != 0 || o->n_ranks != 0 || o->schedule != NULL || o->cut != NULL ||
-                    o->plan_file != NULL || o->stage_costs.costs.struct_size != 0 ||
-                    lists_replicas(o);
+  const bool said = o->n_stages != 0 || o->n_ranks != 0 || o->t.tensor > 1 || o->schedule != NULL ||
+                    o->cut != NULL || o->plan_file != NULL ||
+                    o->stage_costs.costs.struct_size != 0 || lists_replicas(o);
   if (o->planner.name != NULL || o->planner.decides || o->planner.arch != NULL ||
       o->planner.profile != NULL)
     return true;
@@ -437,6 +437,7 @@ static int check_options(const cli_options *o) {
     const char *name;
     bool given;
   } rows[] = {{"ranks", o->n_ranks != 0 && !by_auto},
+              {"tensor", o->t.tensor > 1},
               {"cut", o->cut != NULL},
               {"plan", o->plan_file != NULL},
               {"replicas", o->t.replicas != NULL && !by_auto},

@@ -428,7 +428,7 @@ void cli_cut_nothing(cli_options *io_options) {
   while (alike < o->n_devices && strcmp(o->devices[alike].kind, o->devices[0].kind) == 0)
     ++alike;
   o->n_stages = o->n_microbatches = 1;
-  o->n_ranks = 0;
+  o->n_ranks = o->t.tensor = 0;
   o->n_devices = o->n_devices == 0 || alike < o->n_devices ? 0 : 1;
   o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
   o->memory_bytes = 0;
@@ -456,18 +456,19 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
     return CLI_USAGE;
   const bool listed = copies.n_stage_replicas != 0; /* determines the number of ranks */
+  const uint32_t width = o->t.tensor == 0 ? 1 : o->t.tensor;
   uint32_t stages = o->n_stages != 0 ? o->n_stages : copies.n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];
   if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && o->cluster == NULL &&
       !annotated && o->n_ranks == 0)
-    stages = n_stages;
+    stages = n_stages < width ? 1 : n_stages / width;
   const uint32_t ranks = o->n_ranks != 0               ? o->n_ranks
                          : listed                      ? listed_ranks
                          : stages != 0                 ? stages
                          : o->cut == NULL && annotated ? info.n_annotated_stages
                                                        : n_devices;
-  const uint32_t times = o->n_ranks != 0 || copies.replicas == 0 ? 1 : copies.replicas;
+  const uint32_t times = o->n_ranks != 0 ? 1 : width * (copies.replicas == 0 ? 1 : copies.replicas);
   const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks * times);
   for (uint32_t d = 0; d < n_devices; ++d) {
     if (devices[d].threads == 0 && (o->n_threads != 0 || s->team == NULL)) /* a team shares out */
@@ -485,6 +486,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .replicas = copies.replicas,
       .stage_replicas = copies.stage_replicas,
       .n_stage_replicas = copies.n_stage_replicas,
+      .tensor = o->t.tensor,
       .schedule = o->schedule,
       .cut = o->cut,
       .batch_dim = o->batch,

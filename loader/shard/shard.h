@@ -15,7 +15,7 @@
 #ifndef OPI_SHARD_H
 #define OPI_SHARD_H
 
-#include "loader/ops/group.h"
+#include "loader/ops/collective.h"
 #include "loader/passes/passes.h"
 
 enum {

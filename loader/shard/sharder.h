@@ -7,6 +7,7 @@
 #define OPI_SHARDER_H
 
 #include "loader/ops/common.h"
+#include "loader/ops/group.h"
 #include "loader/shard/shard.h"
 
 /* Labels of a value: an atom for every combination of the entries of `dims`, row-major; entries

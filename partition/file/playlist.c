@@ -433,8 +433,10 @@ opipe_status opi_json_read_playlist(const json_t *root, opi_plan *plan, opipe_er
   if (r.list == NULL)
     return opi_fail_nomem(err, sizeof *r.list, "a plan");
   OPI_TRY(read_u32(&r, play, "pieces", PIECES_MOST, &r.list->n_pieces));
-  const uint64_t wanted = opi_plan_pieces(&plan->decided);
-  if (r.list->n_pieces != wanted || wanted * plan->decided.n_stages > PIECES_MOST) {
+  const uint32_t width = opi_plan_width(&plan->decided);
+  const uint64_t wanted = width > 1 ? r.list->n_pieces : opi_plan_pieces(&plan->decided);
+  if (r.list->n_pieces != wanted || wanted == 0 || wanted % width != 0 ||
+      wanted * plan->decided.n_stages > PIECES_MOST) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: %u stages of %u pieces; the layout has %llu pieces a stage, and there may "
                     "be %d in all",

@@ -58,9 +58,11 @@ typedef struct opi_listing {
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
+  uint32_t *meeting_at;      /* [n_actions] of odd places: the members' meeting; OPIPE_NONE: nothing
+                                is summed. NULL: no tensor groups */
   opi_bucket reductions_at;  /* by action; n_actions + rank: the tail */
   opi_bucket ends;           /* by rank, strict: messages with an end on the rank, by time */
-  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
+  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains, room_meetings;
   uint32_t n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
@@ -94,6 +96,8 @@ opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, u
 opipe_status opi_listing_drains(opi_listing *l);
 /* If messages are matched by order: every rank's ends, by time. */
 opipe_status opi_listing_ends(opi_listing *l);
+/* group_sums.c: the meetings of tensor groups, the first of the lists' meetings. */
+opipe_status opi_listing_group_sums(opi_listing *l);
 /* sums.c: fills reductions and the lists' meetings, if the plan trains. */
 opipe_status opi_listing_sums(opi_listing *l);
 /* The modelled time at which the maker has finished a message. */

@@ -142,6 +142,18 @@ static bool has_cell(const opi_listing *l, const opipe_action *action, bool outp
   return false;
 }
 
+/* Comes to the sums of an odd place and waits for their results at once. The reference makes them
+ * itself, when all members have come. */
+static opipe_status add_sums(opi_listing *l, uint32_t a) {
+  const uint32_t meeting = l->meeting_at == NULL ? OPIPE_NONE : l->meeting_at[a];
+  const opipe_action *action = &l->plan->actions[a];
+  const uint32_t width = opi_plan_width(l->plan->whole);
+  if (meeting == OPIPE_NONE || (l->reference && action->stage % width != width - 1))
+    return OPIPE_OK;
+  OPI_TRY(add(l, OPI_ACT_SUM, action, meeting));
+  return l->reference ? OPIPE_OK : add(l, OPI_ACT_AWAIT, action, meeting);
+}
+
 /* Copies rows from another piece of the instance that cannot be read in place. */
 static opipe_status add_copies(opi_listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
@@ -171,7 +183,8 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
   }
   OPI_TRY(add_copies(l, a));
-  OPI_TRY(add(l, OPI_ACT_COMPUTE, action, a));
+  OPI_TRY(opi_piece_sums(l->plan, action->stage) ? add_sums(l, a)
+                                                 : add(l, OPI_ACT_COMPUTE, action, a));
   if (has_cell(l, action, true))
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
   if (l->strict)
@@ -426,6 +439,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
   OPI_TRY(opi_listing_messages(l));
   count_copies(l);
   OPI_TRY(opi_listing_keys(l));
+  OPI_TRY(opi_listing_group_sums(l));
   OPI_TRY(opi_listing_sums(l));
   if (l->strict)
     OPI_TRY(opi_listing_ends(l));

@@ -54,11 +54,18 @@ typedef struct opi_list_stream {
 /* A sum over the ranks of a group, once in every body. A rank comes to it with the last of its
  * steps that begin it. Sums of groups that share two ranks are met in one order on both. */
 typedef struct opi_list_meeting {
-  uint32_t *ranks; /* [n_ranks] rising, at least two */
+  uint32_t *ranks; /* [n_ranks] rising, at least two; between stretches: by member */
   uint32_t n_ranks;
   uint32_t stage;     /* of the plan */
   const char *tensor; /* between stretches; NULL: the gradients of the stage, over its replicas */
   uint64_t n_bytes;   /* of every rank; 0: it takes no time by the plan's clock */
+  /* Between stretches. In the reference's list a meeting has one SUM, behind the inputs of all
+   * members, and no AWAIT. */
+  const opi_group_value *values; /* [n_values] of the micro-batch's row class */
+  uint32_t n_values;
+  uint32_t place; /* odd, of the stage */
+  uint32_t pass;  /* OPI_PROGRAM_* whose stretches it joins */
+  uint32_t replica, microbatch;
 } opi_list_meeting;
 
 typedef struct opi_lists {
@@ -125,14 +132,15 @@ typedef struct opi_credit_pair {
 } opi_credit_pair;
 static inline uint32_t opi_credit_pairs(const opi_piece_plan *plan) {
   const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
-  return n * n;
+  return n * n * opi_plan_width(plan->whole);
 }
 static inline opi_credit_pair opi_credit_pair_at(const opi_piece_plan *plan, uint32_t i) {
   const uint32_t n = plan->apart ? plan->whole->n_replicas : plan->n_replicas;
-  const uint32_t first = i / n,
+  const uint32_t width = opi_plan_width(plan->whole), member = i / (n * n);
+  const uint32_t first = i / n % n,
                  last = i % n; /* they enter with the first slice, leave with the last */
   if (!plan->apart)
-    return (opi_credit_pair){0, plan->n_stages - 1, first, last};
+    return (opi_credit_pair){member, plan->n_stages - width + member, first, last};
   const uint32_t each = plan->n_pieces / n, last_stage = plan->n_stages - plan->n_pieces;
   return (opi_credit_pair){first * each, last_stage + (last + 1) * each - 1, 0, 0};
 }

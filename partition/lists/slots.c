@@ -97,13 +97,16 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
 }
 
 /* By how many records a message may be early around the circle. In a stream of requests it has one
- * slot more than that: as many as micro-batches lie between its ends. */
+ * slot more than that: as many as micro-batches lie between its ends. A stage of a tensor group has
+ * a record for every place. */
 static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
-  const uint32_t n_pieces = s->plan->n_pieces;
+  const uint32_t n_pieces = s->plan->n_pieces, width = opi_plan_width(s->plan->whole);
   if (!s->plan->trains) {
-    return opi_forward_slots(s->plan->whole,
-                             route->dst_stage / n_pieces - route->src_stage / n_pieces) -
-           1;
+    const uint64_t n_places = width > 1 ? n_pieces / width : 1;
+    return (opi_forward_slots(s->plan->whole,
+                              route->dst_stage / n_pieces - route->src_stage / n_pieces) -
+            1) *
+           n_places;
   }
   return s->plan->whole->depth == 0 ? 1 : s->plan->whole->depth;
 }

@@ -140,9 +140,10 @@ static opipe_status add_meeting(sum_placing *p, uint32_t k) {
 
 static opipe_status list_meetings(sum_placing *p) {
   opi_lists *lists = p->l->lists;
-  lists->meetings = OPI_ARENA_ARRAY(&lists->arena, opi_list_meeting, p->n_stages);
-  if (lists->meetings == NULL)
-    return opi_fail_nomem(p->l->err, p->n_stages * sizeof *lists->meetings, "sums");
+  const uint32_t n = lists->n_meetings + p->n_stages;
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->meetings, &p->l->room_meetings, n,
+                      sizeof *lists->meetings))
+    return opi_fail_nomem(p->l->err, n * sizeof *lists->meetings, "sums");
   for (uint32_t k = 0; k < p->n_stages; ++k)
     OPI_TRY(add_meeting(p, k));
   return OPIPE_OK;

@@ -23,7 +23,7 @@ static void bytes_text(opi_text *t, uint64_t bytes) {
 
 static bool is_on(const opi_decision *plan, uint32_t stage, uint32_t rank) {
   for (uint32_t r = 0; r < plan->n_replicas; ++r) {
-    if (opi_plan_rank(plan, stage, r) == rank)
+    if (opi_plan_rank(plan, stage, r) == rank - rank % opi_plan_width(plan))
       return true;
   }
   return false;

@@ -80,7 +80,9 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   opi_decision *plan = &p->plan->decided;
   const char *spec = p->params->schedule, *name = NULL;
   const uint32_t listed = p->params->n_stage_replicas; /* if nothing else gives the ranks */
-  const uint32_t n_ranks = p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks;
+  const uint32_t width = opi_plan_width(plan);
+  const uint32_t n_ranks =
+      p->params->n_ranks == 0 && n_stages == 0 ? listed : p->params->n_ranks / width;
   const uint32_t n_copies = plan->copies == 0 ? 1 : plan->copies;
   const opi_question question = {
       .mode = p->spec == NULL ? OPIPE_MODE_FORWARD : OPIPE_MODE_TRAIN,
@@ -106,6 +108,39 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   plan->schedule = name;
   OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, out_schedule, p->err));
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
+}
+
+/* Refuses a width that divides neither ranks nor devices. */
+static opipe_status check_width(const planner *p) {
+  const uint32_t width = opi_plan_width(&p->plan->decided);
+  const bool given = p->params->n_ranks != 0 || p->params->n_stages != 0;
+  const uint32_t n = given ? p->params->n_ranks : p->params->n_devices;
+  if (n % width == 0 || (n == 1 && !given))
+    return OPIPE_OK;
+  return opi_fail(p->err, OPIPE_E_INVALID, "tensor groups of %u members cannot share %u %s%s",
+                  width, n, given ? "rank" : "device", n == 1 ? "" : "s");
+}
+
+/* Ranks of a tensor group compute the same bits only on like devices. */
+static opipe_status check_groups(const planner *p) {
+  const opi_decision *plan = &p->plan->decided;
+  const uint32_t width = opi_plan_width(plan);
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_device_spec *a = &plan->devices[r - r % width], *b = &plan->devices[r];
+    const char *what = strcmp(a->kind, b->kind) != 0         ? "backends"
+                       : strcmp(a->options, b->options) != 0 ? "options"
+                       : a->alignment != b->alignment        ? "alignments"
+                       : a->threads != b->threads            ? "numbers of threads"
+                                                             : NULL;
+    if (what == NULL)
+      continue;
+    return opi_fail(p->err, OPIPE_E_INVALID,
+                    "ranks %u and %u of a tensor group have devices with other %s: %s:%u (%s), "
+                    "alignment %u, %u threads; %s:%u (%s), alignment %u, %u threads",
+                    r - r % width, r, what, a->kind, a->index, a->options, a->alignment, a->threads,
+                    b->kind, b->index, b->options, b->alignment, b->threads);
+  }
+  return OPIPE_OK;
 }
 
 /* Refuses a device, and with it a cap, that no rank would use. */
@@ -135,17 +170,19 @@ static opipe_status choose_layout(planner *p) {
   const bool annotated =
       p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0;
   const bool listed = p->wish.n_rank_replicas != 0; /* the list determines the number of ranks */
+  const uint32_t width = opi_plan_width(plan);
   if (n_stages == 0 && p->params->n_ranks == 0 && (annotated || !listed)) {
-    n_stages = annotated                  ? (uint32_t)p->env->model->n_stages
-               : p->params->n_devices > 1 ? p->params->n_devices
-                                          : 1;
+    n_stages = annotated                      ? (uint32_t)p->env->model->n_stages
+               : p->params->n_devices > width ? p->params->n_devices / width
+                                              : 1;
   }
   if (n_stages > STAGES_MOST || p->params->n_ranks > STAGES_MOST) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages,
                     p->params->n_ranks, STAGES_MOST);
   }
+  OPI_TRY(check_width(p));
   OPI_TRY(choose_schedule(p, n_stages, &schedule));
-  p->wish.n_ranks = p->params->n_ranks;
+  p->wish.n_ranks = p->params->n_ranks / width;
   p->wish.n_stages = n_stages;
   OPI_TRY(opi_schedule_layout(&schedule, &p->wish, plan, &p->plan->arena, p->err));
   if (plan->n_stages > STAGES_MOST || plan->n_ranks > STAGES_MOST) {
@@ -156,6 +193,7 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
                     plan->schedule, plan->n_stages, n_stages);
   }
+  OPI_TRY(opi_tensor_check(plan, p->err));
   if (p->env->costs != NULL)
     OPI_TRY(check_costs(p));
   if (p->params->cluster != NULL && p->params->n_devices < plan->n_ranks) {
@@ -627,6 +665,7 @@ static opipe_status make(planner *p) {
   opi_decision *decided = &plan->decided;
   opi_model_fingerprint(p->env->model, decided->fingerprint);
   decided->depth = p->params->depth == 0 ? 2 : p->params->depth;
+  decided->width = p->params->tensor;
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (decided->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
@@ -654,6 +693,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_schedule_limit(decided, p->err));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->making.facts, p->err));
+  OPI_TRY(check_groups(p));
   OPI_TRY(choose_link(p));
   const int64_t rows = opi_microbatch_rows_most(decided);
   OPI_TRY(opi_plan_bound(p->env, decided, rows, &p->bound, &p->own_bound, p->err));

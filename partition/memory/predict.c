@@ -8,6 +8,7 @@
 #include "partition/memory/predict.h"
 #include "partition/memory/weights.h"
 #include "partition/plan/estimate.h"
+#include "partition/program/packed.h"
 #include "partition/program/states.h"
 
 typedef struct predict {
@@ -86,7 +87,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;
   /* others compute the same for other rows and tokens, an evaluation repeats it */
-  if (class == 0 && piece == 0 && program != OPI_PROGRAM_E)
+  const bool first = piece == 0 || p->model->n_members > 1;
+  if (class == 0 && first && program != OPI_PROGRAM_E)
     m->n_rounded += info.n_rounded;
   if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))
     return beyond(p, rank, "copies for nodes that run elsewhere");
@@ -186,6 +188,23 @@ static opipe_status add_weights(predict *p) {
   return p->sums == NULL ? OPIPE_OK : tell_sums(p, &query, layouts);
 }
 
+/* Adds the dense copies of parts of parameters, which sessions make beside the layouts: in device
+ * memory that the host sees, else in the host's. */
+static opipe_status add_packed(predict *p) {
+  const opi_decision *plan = p->plan;
+  bool *rows = OPI_ARENA_ARRAY(&p->scratch, bool, (size_t)p->model->cuts[0]->n_params + 1);
+  if (rows == NULL)
+    return opi_fail_nomem(p->err, p->model->cuts[0]->n_params, "a prediction");
+  for (uint32_t r = 0; r < plan->n_ranks && p->model->n_members > 1; ++r) {
+    const bool host = (plan->devices[r].flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
+    opi_memory *m = &p->memory[r];
+    uint64_t *to = host ? &m->params_bytes : &m->host_bytes;
+    if (opi_add_u64(*to, opi_packed_find(p->model, r, p->devices[r].alignment, rows), to))
+      return beyond(p, r, "parameters");
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status list_params(predict *p) {
   for (uint32_t s = 0; s < p->plan->n_stages; ++s)
     OPI_TRY(opi_stage_params(p->model, s, &p->scratch, &p->params[s], &p->n_params[s], p->err));
@@ -227,8 +246,7 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
   OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));
-  if (opi_plan_trains(plan))
-    OPI_TRY(add_weights(p));
+  OPI_TRY(opi_plan_trains(plan) ? add_weights(p) : add_packed(p));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->workspace_bytes[r];

@@ -60,7 +60,9 @@ typedef struct opi_decision {
   opipe_schedule_setting *settings; /* [n_settings] */
   uint32_t n_settings;
   uint32_t n_ranks, n_stages, n_replicas;
-  uint32_t *instance_rank; /* [n_stages * n_replicas]; OPIPE_NONE: no such replica */
+  uint32_t width; /* members of a tensor group; 0 means 1. Members are consecutive ranks; the
+                     schedule is asked for n_ranks / width ranks */
+  uint32_t *instance_rank; /* [n_stages * n_replicas] of member 0; OPIPE_NONE: no such replica */
   uint32_t *shares; /* [n_stages] if set: the first shares[s] replicas of stage s divide the rows of
                        each micro-batch; n_replicas is the largest */
   uint32_t copies;  /* forward: whole pipelines, each on its own ranks, which divide the
@@ -126,7 +128,11 @@ bool opi_plan_edge_is_direct(const opi_decision *plan, uint32_t src_rank, uint32
 /* True if any two ranks have such an edge. */
 bool opi_plan_is_direct(const opi_decision *plan);
 
-/* Rank of instance (stage, replica). */
+/* Members of a tensor group. */
+static inline uint32_t opi_plan_width(const opi_decision *plan) {
+  return plan->width == 0 ? 1 : plan->width;
+}
+/* Rank of instance (stage, replica); member m's is m more. */
 static inline uint32_t opi_plan_rank(const opi_decision *plan, uint32_t stage, uint32_t replica) {
   return plan->instance_rank[stage * plan->n_replicas + replica];
 }
@@ -141,24 +147,37 @@ static inline uint32_t opi_plan_slices(const opi_decision *plan) {
 static inline uint32_t opi_plan_pieces_of_slice(const opi_decision *plan) {
   return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
 }
-/* Pieces of every stage. A stage with fewer replicas than others lacks some. */
+/* Pieces of every stage, but for those that tensor groups make, whose number follows from the graph
+ * (program/stretches.h). A stage with fewer replicas than others lacks some. */
 static inline uint64_t opi_plan_pieces(const opi_decision *plan) {
   const uint64_t n_shares = plan->shares == NULL ? 1 : plan->n_replicas;
   return n_shares * opi_plan_slices(plan) * opi_plan_pieces_of_slice(plan);
 }
 
 /* The part of a micro-batch that a piece computes. Pieces of a stage are numbered by share, then by
- * slice, then by part. */
+ * slice, then by part; those of tensor groups, which have none of these, by place, then by member.
+ */
 typedef struct opi_piece_place {
-  uint32_t share; /* replica, if replicas share micro-batches; else 0 */
-  uint32_t slice; /* of tokens */
-  uint32_t part;  /* 0: the forward, or all passes; k: part k - 1 of the backward */
+  uint32_t share;  /* replica, if replicas share micro-batches; else 0 */
+  uint32_t slice;  /* of tokens */
+  uint32_t part;   /* 0: the forward, or all passes; k: part k - 1 of the backward */
+  uint32_t member; /* of the stage's tensor group */
+  uint32_t place;  /* even: a stretch of the stage's program; odd: the sums behind it
+                      (program/stretches.h) */
 } opi_piece_place;
 static inline opi_piece_place opi_piece_place_of(const opi_decision *plan, uint32_t piece) {
   const uint32_t n_parts = opi_plan_pieces_of_slice(plan), n_slices = opi_plan_slices(plan);
-  return (opi_piece_place){piece / n_parts / n_slices, piece / n_parts % n_slices, piece % n_parts};
+  const uint32_t width = opi_plan_width(plan);
+  if (width > 1)
+    return (opi_piece_place){.member = piece % width, .place = piece / width};
+  return (opi_piece_place){.share = piece / n_parts / n_slices,
+                           .slice = piece / n_parts % n_slices,
+                           .part = piece % n_parts};
 }
 static inline uint32_t opi_piece_at_place(const opi_decision *plan, opi_piece_place at) {
+  const uint32_t width = opi_plan_width(plan);
+  if (width > 1)
+    return at.place * width + at.member;
   return (at.share * opi_plan_slices(plan) + at.slice) * opi_plan_pieces_of_slice(plan) + at.part;
 }
 

@@ -57,27 +57,43 @@ static opipe_status count_bytes(opi_plan *plan, const opi_cut_model *model, opip
   return OPIPE_OK;
 }
 
+/* Whether a tensor that several stretches read is in the list already; they follow each other. */
+static bool is_listed(const opi_plan *plan, const opi_cut_model *model, const opi_cut *cut,
+                      const opi_route *route) {
+  const opi_crossing key = {.name = cut->cells[route->src_cell].name,
+                            .src_stage = route->src_stage / model->n_places,
+                            .dst_stage = route->dst_stage / model->n_places};
+  uint32_t i = plan->predicted.n_crossings;
+  while (model->n_places > 1 && i > 0 && compare(&plan->predicted.crossings[i - 1], &key) != 0 &&
+         plan->predicted.crossings[i - 1].dst_stage >= key.dst_stage)
+    --i;
+  return model->n_places > 1 && i > 0 && compare(&plan->predicted.crossings[i - 1], &key) == 0;
+}
+
 opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
   const opi_cut *cut = model->variants[0].slices[0].cut;
   const opi_route **routes = OPI_ARENA_ARRAY(&plan->arena, const opi_route *, cut->n_routes);
   uint32_t n = 0;
+  plan->predicted.n_crossings = 0;
   plan->predicted.crossings = OPI_ARENA_ARRAY(&plan->arena, opi_crossing, cut->n_routes);
   if (plan->predicted.crossings == NULL || routes == NULL)
     return opi_fail_nomem(err, cut->n_routes * sizeof *plan->predicted.crossings, "a plan");
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    if (cut->routes[r].phase == OPI_PHASE_F)
+    if (cut->routes[r].phase == OPI_PHASE_F &&
+        cut->routes[r].src_stage / model->n_places != cut->routes[r].dst_stage / model->n_places)
       routes[n++] = &cut->routes[r];
   }
   if (n > 1)
     qsort(routes, n, sizeof *routes, by_stages);
-  plan->predicted.n_crossings = n;
   for (uint32_t i = 0; i < n; ++i) {
-    plan->predicted.crossings[i] =
+    if (is_listed(plan, model, cut, routes[i]))
+      continue;
+    plan->predicted.crossings[plan->predicted.n_crossings++] =
         (opi_crossing){.name = opi_arena_strdup(&plan->arena, cut->cells[routes[i]->src_cell].name),
-                       .src_stage = routes[i]->src_stage,
-                       .dst_stage = routes[i]->dst_stage};
-    if (plan->predicted.crossings[i].name == NULL)
+                       .src_stage = routes[i]->src_stage / model->n_places,
+                       .dst_stage = routes[i]->dst_stage / model->n_places};
+    if (plan->predicted.crossings[plan->predicted.n_crossings - 1].name == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
-  return n == 0 ? OPIPE_OK : count_bytes(plan, model, err);
+  return plan->predicted.n_crossings == 0 ? OPIPE_OK : count_bytes(plan, model, err);
 }

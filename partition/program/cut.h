@@ -24,6 +24,7 @@
 #define OPI_CUT_H
 
 #include "loader/gradient/gradient.h"
+#include "loader/shard/shard.h"
 #include "partition/plan/plan.h"
 #include "partition/schedule/actions.h"
 
@@ -79,6 +80,52 @@ typedef struct opi_program {
   double flops, bytes; /* of one micro-batch */
 } opi_program;
 
+/* A member's part of a parameter, as its own row of the parameter table. The row's source has the
+ * part's name, shape and bytes, and data only if the part is one piece of the whole tensor. */
+typedef struct opi_param_part {
+  opipe_param_source whole; /* data: of the bound graph */
+  int32_t axis;
+  uint32_t member;
+  uint32_t flags; /* OPI_PART_* */
+  uint32_t n_runs;
+  const opi_shard_run *runs; /* [n_runs] rising: see opi_shard_segments */
+} opi_param_part;
+
+/* A member's part of an input or output of the graph. */
+typedef struct opi_port_part {
+  int32_t axis;              /* -1: all members have it whole */
+  uint32_t n_runs;           /* 0 with an axis: the member has no entries */
+  int64_t n_whole;           /* entries along the axis in all members' parts */
+  const opi_shard_run *runs; /* [n_runs] rising, of the whole tensor */
+} opi_port_part;
+
+/* A value that the members of a tensor group make together, at an odd place of a stage
+ * (stretches.h). Tensors are [outer, n, inner]; n is parts[m] of member m, or the sum of all parts.
+ *
+ *   SUM      in, out: outer 1, n 1, inner elements
+ *   GATHER   in: n = parts[m]; out: the sum
+ *   SCATTER  in: the sum; out: n = parts[m] of the sum over members
+ */
+typedef struct opi_group_value {
+  const char *name; /* of the result in member 0 */
+  uint32_t kind;    /* OPI_COLLECTIVE_* */
+  uint32_t dtype;
+  uint64_t outer, inner;
+  uint64_t n_bytes;         /* of the larger tensor of a member that has most */
+  const int64_t *parts;     /* [width] SUM: NULL */
+  const uint32_t *in_cell;  /* [width] cells by member */
+  const uint32_t *out_cell; /* [width]; OPIPE_NONE: nobody reads it there */
+} opi_group_value;
+
+/* Values that are made in one meeting of the members: all of a phase at one place. */
+typedef struct opi_group_meeting {
+  uint32_t stage; /* of the plan */
+  uint32_t place; /* odd */
+  uint32_t phase; /* OPI_PHASE_* */
+  uint32_t n_values;
+  const opi_group_value *values; /* [n_values] in the order of nodes */
+} opi_group_meeting;
+
 typedef struct opi_cut {
   opi_arena arena;
   const opi_graph *graph;       /* borrowed */
@@ -92,10 +139,16 @@ typedef struct opi_cut {
   uint32_t *forward_of;        /* [n_stages] the stage that computes its forward */
   opipe_param_source *sources; /* [n_params] the parameter table */
   bool *trained;               /* [n_params] */
+  const opi_param_part *const *parts; /* [n_params] NULL entries: whole, the same in all members;
+                                         NULL: no tensor groups */
+  const opi_port_part *input_parts;   /* [graph->n_inputs * width]; NULL: no tensor groups */
+  const opi_port_part *output_parts;  /* [graph->n_outputs * width]; whole outputs are member 0's */
   uint32_t *output_cell;       /* [graph->n_outputs * n_pieces] OPIPE_NONE: no node makes it, or
                                   there is no such piece */
   uint32_t *output_port;       /* [graph->n_outputs] the input that is passed through as this
                                   output; else OPIPE_NONE */
+  opi_group_meeting *meetings; /* [n_meetings] by stage, place, phase */
+  uint32_t n_meetings;
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */
   uint32_t n_pieces; /* of a stage; each may have a part of an output */
@@ -118,6 +171,8 @@ typedef struct opi_cut_source {
   const opi_cut *master; /* cut of the same model for another number of rows, whose parameter table
                             to use (a known value that only this one has becomes a constant); NULL:
                             its own table */
+  const uint32_t *rows;  /* [graph->n_values] with a master: slot of each parameter in its table,
+                            OPIPE_NONE: a constant; NULL: found by name */
 } opi_cut_source;
 
 /* Cells and routes follow from the graph's nodes and values alone, so graphs that differ only in
@@ -150,7 +205,10 @@ static inline uint32_t opi_output_cell_at(const opi_cut *cut, uint32_t output, u
 }
 /* Whether a node makes it. */
 static inline bool opi_output_is_made(const opi_cut *cut, uint32_t output) {
-  return cut->output_cell[output * cut->n_pieces] != OPIPE_NONE;
+  uint32_t k = 0;
+  while (k < cut->n_pieces && cut->output_cell[output * cut->n_pieces + k] == OPIPE_NONE)
+    ++k;
+  return k < cut->n_pieces;
 }
 /* Whether only evaluations make it. A training step returns the loss, output 0; other outputs leave
  * F only for readers within the step, not for the caller. */

@@ -222,8 +222,10 @@ static opipe_status compose_classes(building *b, opipe_error *err) {
   }
   for (uint32_t k = 0; axes != NULL && k < model->n_slices && status == OPIPE_OK; ++k)
     status = follow_batch(b, k, &scratch, &axes[k], err);
-  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
-    status = opi_pieces_compose(b->plan, c, axes, model, err);
+  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c) {
+    status = model->n_members > 1 ? opi_members_compose(b->plan, c, model, err)
+                                  : opi_pieces_compose(b->plan, c, axes, model, err);
+  }
   opi_arena_release(&scratch);
   return status;
 }
@@ -246,8 +248,10 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
       used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
   }
   model->n_classes = m == 1 || !split || plan->binding.batch_rows % m == 0 ? 1 : 2;
-  for (uint32_t c = 0; c < model->n_classes; ++c)
-    OPI_TRY(opi_pieces_place(plan, c, rows[c], model, err));
+  for (uint32_t c = 0; c < model->n_classes; ++c) {
+    OPI_TRY(model->n_members > 1 ? opi_variant_note(model, rows[c], &model->variant_of[c], err)
+                                 : opi_pieces_place(plan, c, rows[c], model, err));
+  }
   if (opi_plan_cuts_microbatches(plan) && model->n_variants == 1)
     OPI_TRY(opi_variant_note(model, rows[0], &ignored, err)); /* two of them show which dimensions
                                                                  grow with the rows */
@@ -257,6 +261,7 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
 
 static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
   const uint64_t n = opi_plan_pieces(plan);
+  OPI_TRY(opi_tensor_check(plan, err));
   model->n_slices = opi_plan_slices(plan);
   if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u stages in %llu pieces each: at most %d of all",
@@ -269,6 +274,8 @@ static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model,
                     plan->schedule);
   }
   model->n_pieces = (uint32_t)n;
+  model->n_members = opi_plan_width(plan);
+  model->n_places = 1;
   return OPIPE_OK;
 }
 
@@ -296,12 +303,14 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
   }
   status = model == NULL || used == NULL ? opi_fail_nomem(err, sizeof *model, "a plan's graphs")
                                          : count_pieces(plan, model, err);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK && model->n_members == 1)
     status = opi_piece_plan_build(plan, model, err);
   if (status == OPIPE_OK) {
     building b = {.from = from, .plan = plan, .file = from->file, .model = model};
     status = build_all(&b, used, err);
   }
+  if (status == OPIPE_OK && model->n_members > 1) /* the graphs tell the places */
+    status = opi_piece_plan_build(plan, model, err);
   if (status == OPIPE_OK) {
     model->loss_stage = find_loss(model);
     status = opi_reductions_place(plan, model, err);
@@ -317,7 +326,13 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
 
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err) {
-  const uint32_t n = model->cuts[0]->n_params;
+  return opi_member_params(model, stage, OPIPE_NONE, arena, out_params, out_n, err);
+}
+
+opipe_status opi_member_params(const opi_cut_model *model, uint32_t stage, uint32_t member,
+                               opi_arena *arena, uint32_t **out_params, uint32_t *out_n,
+                               opipe_error *err) {
+  const uint32_t n = model->cuts[0]->n_params, width = model->n_members;
   bool *reads = OPI_ARENA_ARRAY(arena, bool, n);
   uint32_t *list = OPI_ARENA_ARRAY(arena, uint32_t, n);
   if (reads == NULL || list == NULL)
@@ -327,7 +342,8 @@ opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_ar
     for (uint32_t p = 0; p < n_kinds * model->n_pieces; ++p) {
       const opi_program *program =
           opi_program_of(model->cuts[c], stage * model->n_pieces + p / n_kinds, p % n_kinds);
-      for (uint32_t i = 0; i < program->n_params; ++i)
+      const bool counts = member == OPIPE_NONE || p / n_kinds % width == member;
+      for (uint32_t i = 0; counts && i < program->n_params; ++i)
         reads[program->params[i]] = true;
     }
   }
@@ -348,6 +364,7 @@ void opi_cut_model_free(opi_cut_model *model) {
       opi_cut_free(model->cuts[c]);
   }
   opi_variants_free(model);
+  opi_cut_free(model->table);
   opi_arena_release(&model->arena);
   opi_free(model->allocator, model, sizeof *model);
 }

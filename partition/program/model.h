@@ -44,12 +44,14 @@ typedef struct opi_variant {
   const opi_bound *bound;    /* of the model's base; NULL: derived from that and another
                                 (variants.c) */
   opi_bound *own;            /* the same, if the model bound it */
-  opi_variant_slice *slices; /* [n_slices] */
+  opi_variant_slice *slices; /* [n_slices * width] by slice; in tensor groups by member */
+  opi_shards *shards;        /* tensor groups: owns the members' graphs; NULL: none, or derived */
 } opi_variant;
 
 /* The part of a micro-batch that a stage of the view computes. */
 typedef struct opi_piece {
-  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces */
+  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces. slice: index of
+                              its graph, in tensor groups the member */
   uint32_t share;          /* the stage's replica, if replicas share micro-batches */
   uint32_t phases;         /* bits */
   int64_t first, rows;     /* of the micro-batch's rows */
@@ -85,17 +87,27 @@ static inline uint32_t opi_piece_rank(const opi_piece_plan *pieces, uint32_t sta
   return pieces->instance_rank[stage * pieces->n_replicas + replica];
 }
 
+/* Whether a stage of the pieces is an odd place, where nothing is computed but sums. */
+static inline bool opi_piece_sums(const opi_piece_plan *pieces, uint32_t stage) {
+  return opi_piece_place_of(pieces->whole, stage % pieces->n_pieces).place % 2 == 1;
+}
+
 typedef struct opi_cut_model {
   const opipe_allocator *allocator;
   opi_arena arena;
   const opi_cut *master; /* the cut with the parameter table; NULL: the base's first slice's */
+  opi_cut *table;        /* tensor groups: the table of all members alone; NULL: the master's */
   opi_variant *variants;
   uint32_t n_variants, room_variants;
-  uint32_t base;                      /* the variant that was bound, which has the most rows */
-  opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
-  opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
+  uint32_t base;                        /* the variant that was bound, which has the most rows */
+  opi_piece *pieces[OPI_ROW_CLASSES];   /* [n_stages * n_pieces] */
+  opi_cut *cuts[OPI_ROW_CLASSES];       /* of all pieces together */
+  uint32_t variant_of[OPI_ROW_CLASSES]; /* in tensor groups */
   uint32_t n_classes, n_slices;
-  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases */
+  uint32_t n_members;  /* of a tensor group; 1: none */
+  uint32_t n_places;   /* of a stage; 1: no stretches */
+  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases; in tensor
+                          groups n_places * n_members */
   uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
                           not lead to the loss; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
@@ -134,10 +146,14 @@ void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
 /* Lists the activations that cross stages in the plan, by src, dst, index. */
 opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 
-/* Slots of the parameter table that the programs of `stage` read or accumulate, rising. Allocates
- * in `arena`. */
+/* Slots of the parameter table that the programs of `stage` read or accumulate, rising, in all
+ * members of its tensor group. Allocates in `arena`. */
 opipe_status opi_stage_params(const opi_cut_model *model, uint32_t stage, opi_arena *arena,
                               uint32_t **out_params, uint32_t *out_n, opipe_error *err);
+/* The same of one member; OPIPE_NONE: of all. */
+opipe_status opi_member_params(const opi_cut_model *model, uint32_t stage, uint32_t member,
+                               opi_arena *arena, uint32_t **out_params, uint32_t *out_n,
+                               opipe_error *err);
 
 /* The values of a bound graph that must carry the batch: all of them; in training, all that the
  * loss needs, where a loss made by the graph ends the batch in sums. Lies in `arena`. */
@@ -212,6 +228,24 @@ typedef struct opi_piece_axes {
  * whose rows are not contiguous, or that no token slice passes on. */
 opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_piece_axes *axes,
                                 opi_cut_model *model, opipe_error *err);
+/* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that
+ * does not divide the ranks, with both numbers. */
+opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
+/* members.c: divides a variant's graph among the members of tensor groups, by the stages of its
+ * nodes. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
+opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
+                                const uint32_t *stages, opi_variant *variant, opi_cut_model *model,
+                                opipe_error *err);
+/* members.c: cuts stages into stretches, alike in all members and variants: sets n_places and the
+ * stages of nodes, which count places from then on. Errors: UNSUPPORTED, members whose collectives
+ * differ. */
+opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
+/* member_params.c: the parameter table of all members; out_rows [n_members][n_values of the
+ * member's graph]: see opi_cut_source. Allocates in the model's arena. */
+opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err);
+/* members_join.c: the cut of class `c` with every place of every member as a stage. */
+opipe_status opi_members_compose(const opi_decision *plan, uint32_t c, opi_cut_model *model,
+                                 opipe_error *err);
 /* piece_plan.c: fills model->piece_plan. A forward plan's records are filled only by the first call
  * after opi_cut_model_build: the number of requests in a body follows from the cut. */
 opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model, opipe_error *err);

@@ -66,6 +66,10 @@ static opipe_status add_param(opi_cut_builder *b, uint32_t v, bool trained, uint
     c->trained[b->param_of_value[v]] = c->trained[b->param_of_value[v]] || trained;
     return OPIPE_OK;
   }
+  if (b->source->rows != NULL) {
+    b->param_of_value[v] = b->source->rows[v];
+    return OPIPE_OK;
+  }
   if (b->source->master != NULL) {
     OPI_TRY(master_slot(b, value, *io_next, &b->param_of_value[v]));
     if (b->param_of_value[v] != OPIPE_NONE)
@@ -108,6 +112,7 @@ opipe_status opi_cut_params(opi_cut_builder *b) {
   if (master != NULL) {
     b->cut->sources = master->sources;
     b->cut->trained = master->trained;
+    b->cut->parts = master->parts;
     b->cut->n_params = master->n_params;
   }
   for (uint32_t s = 0; b->source->scalars != NULL && s < OPI_SCALAR_TABLE; ++s) {

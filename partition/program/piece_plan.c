@@ -5,12 +5,51 @@
  *   token slices       in each of these: the pieces of slice 0, then those of slice 1
  *   halves             in each of these: the forward, then the backwards of the parts
  *
+ *   tensor groups      the members' first stretches, then the sums behind these, and so on
+ *
  * If replicas share micro-batches, each is a piece of its own; else pieces belong to the replica
- * that their micro-batch passes. */
+ * that their micro-batch passes. Every member of a tensor group is on a rank of its own. */
 #include <string.h>
 
 #include "partition/program/model.h"
 #include "partition/schedule/compute_order.h"
+
+/* How much of a stage's phase a place takes, by the work of the member that has most. */
+static double work_at(const opi_cut_model *model, uint32_t stage, uint32_t place, uint32_t phase) {
+  enum { FLOPS_OF_BYTE = 8 }; /* roughly what devices compute while they read one */
+  const opi_cut *cut = model->cuts[0];
+  double most = 0;
+  for (uint32_t k = 0; k < model->n_members; ++k) {
+    const uint32_t v = stage * model->n_pieces + place * model->n_members + k;
+    double sum = 0;
+    for (uint32_t p = 0; p < cut->n_kinds; ++p) {
+      const opi_program *program = opi_program_of(cut, v, p);
+      if (p != OPI_PROGRAM_E && (program->phases & 1u << phase) != 0)
+        sum += program->flops + FLOPS_OF_BYTE * program->bytes;
+    }
+    most = sum > most ? sum : most;
+  }
+  return most;
+}
+
+/* The times of a stage's stretches, the same for all members, which meet at every sum: so all their
+ * modelled times agree. */
+static double *spread_places(const opi_decision *plan, opi_cut_model *model, const double *ns,
+                             uint32_t phase) {
+  const uint32_t n = plan->n_stages * model->n_pieces;
+  double *out = ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n);
+  for (uint32_t s = 0; out != NULL && s < plan->n_stages; ++s) {
+    double sum = 0;
+    for (uint32_t p = 0; p < model->n_places; ++p)
+      sum += work_at(model, s, p, phase);
+    for (uint32_t p = 0; p < model->n_places; ++p) {
+      const double share = sum > 0 ? work_at(model, s, p, phase) / sum : p == 0;
+      for (uint32_t k = 0; k < model->n_members; ++k)
+        out[s * model->n_pieces + p * model->n_members + k] = ns[s] * share;
+    }
+  }
+  return out;
+}
 
 static double *spread(const opi_decision *plan, opi_cut_model *model, const double *ns,
                       bool parts) {
@@ -49,6 +88,23 @@ static opipe_status place_action(const opi_decision *plan, const opi_cut_model *
   action->part = 0;
   if (plan->shares != NULL)
     action->replica = 0;
+  return OPIPE_OK;
+}
+
+/* Adds a record of the view; one of a tensor group's stage, for every place, in the order in which
+ * its pass goes through them. */
+static opipe_status add_records(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
+                                uint32_t member, opipe_action *out, opipe_error *err) {
+  const uint32_t n = model->n_places;
+  const bool forward = plan->actions[a].pass == OPIPE_PASS_FORWARD;
+  for (uint32_t i = 0; i < n; ++i) {
+    out[i] = plan->actions[a];
+    OPI_TRY(place_action(plan, model, a, &out[i], err));
+    if (model->n_members == 1)
+      continue;
+    const opi_piece_place at = {.member = member, .place = forward ? i : n - 1 - i};
+    out[i].stage += opi_piece_at_place(plan, at);
+  }
   return OPIPE_OK;
 }
 
@@ -128,32 +184,35 @@ static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model
                                   opipe_error *err) {
   opi_piece_plan *out = &model->piece_plan;
   const uint32_t n = out->n_positions, turns = n_turns(plan), each = plan->n_ranks / turns;
+  const uint32_t width = model->n_members, n_places = model->n_places;
   uint32_t at = 0;
   if (plan->actions == NULL || (!opi_plan_trains(plan) && model->cuts[0] == NULL))
     return OPIPE_OK; /* the received tensors decide the number of requests */
   if (turns > 1)
     OPI_TRY(check_turns(plan, err));
-  if (n > 1 && (uint64_t)plan->n_actions * n > RECORDS_MOST) {
+  const uint64_t n_each = (uint64_t)plan->n_actions * width * n_places;
+  if ((n > 1 || width > 1) && n_each * n > RECORDS_MOST) {
     return opi_fail(
         err, OPIPE_E_LIMIT,
-        "depth %u: slots come round after %u requests of %u records each; at most %d of "
+        "depth %u: slots come round after %u requests of %llu records each; at most %d of "
         "all",
-        plan->depth, n, plan->n_actions, RECORDS_MOST);
+        plan->depth, n, (unsigned long long)n_each, RECORDS_MOST);
   }
-  opipe_action *actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, (size_t)plan->n_actions * n);
+  opipe_action *actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, n_each * n);
   uint32_t *rank_first = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)plan->n_ranks + 1);
   if (actions == NULL || rank_first == NULL)
-    return opi_fail_nomem(err, (size_t)plan->n_actions * n * sizeof *plan->actions, "pieces");
+    return opi_fail_nomem(err, n_each * n * sizeof *plan->actions, "pieces");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const uint32_t copy = r / each, from = r % each;
+    const uint32_t copy = r / each, member = r % width, from = r % each - member;
     rank_first[r] = at;
     for (uint32_t p = copy; p < n; p += turns) {
-      for (uint32_t a = plan->rank_first[from]; a < plan->rank_first[from + 1]; ++a, ++at) {
-        actions[at] = plan->actions[a];
-        OPI_TRY(place_action(plan, model, a, &actions[at], err));
-        actions[at].rank = r;
-        actions[at].replica = (uint16_t)(actions[at].replica + copy * (plan->n_replicas / turns));
-        actions[at].microbatch += p * plan->n_microbatches;
+      for (uint32_t a = plan->rank_first[from]; a < plan->rank_first[from + 1]; ++a) {
+        OPI_TRY(add_records(plan, model, a, member, &actions[at], err));
+        for (const uint32_t end = at + n_places; at < end; ++at) {
+          actions[at].rank = r;
+          actions[at].replica = (uint16_t)(actions[at].replica + copy * (plan->n_replicas / turns));
+          actions[at].microbatch += p * plan->n_microbatches;
+        }
       }
     }
   }
@@ -198,11 +257,16 @@ opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model
     const uint32_t replica = plan->shares == NULL ? i % out->n_replicas : share;
     const bool there = plan->shares == NULL || share < plan->shares[s];
     const uint32_t whole = s * plan->n_replicas + replica;
+    const uint32_t rank = there ? plan->instance_rank[whole] : OPIPE_NONE;
     out->whole_of[i] = there ? whole : OPIPE_NONE;
-    out->instance_rank[i] = there ? plan->instance_rank[whole] : OPIPE_NONE;
+    out->instance_rank[i] = rank == OPIPE_NONE ? rank : rank + v % model->n_members;
   }
-  if (model->n_pieces > 1) {
-    const opi_stage_times of_stages = out->times;
+  const opi_stage_times of_stages = out->times;
+  if (model->n_members > 1) {
+    out->times.stage_ns = spread_places(plan, model, of_stages.stage_ns, OPI_PHASE_F);
+    out->times.input_ns = spread_places(plan, model, of_stages.input_ns, OPI_PHASE_I);
+    out->times.weight_ns = spread_places(plan, model, of_stages.weight_ns, OPI_PHASE_W);
+  } else if (model->n_pieces > 1) {
     out->times.stage_ns = spread(plan, model, of_stages.stage_ns, false);
     out->times.input_ns = spread(plan, model, of_stages.input_ns, true);
     out->times.weight_ns = spread(plan, model, of_stages.weight_ns, true);

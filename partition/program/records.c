@@ -8,15 +8,16 @@
 #include "partition/schedule/compute_order.h"
 
 /* Pairs of stages that exchange activations; routes that end in one stage are consecutive. */
-static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem *problem,
-                               opipe_error *err) {
+static opipe_status find_edges(const opi_cut *cut, uint32_t n_places, opi_arena *arena,
+                               opi_problem *problem, opipe_error *err) {
   uint32_t *last = OPI_ARENA_ARRAY(arena, uint32_t, cut->n_stages);
   opi_stage_edge *edges = OPI_ARENA_ARRAY(arena, opi_stage_edge, cut->n_routes);
   if (last == NULL || edges == NULL)
     return opi_fail_nomem(err, cut->n_routes * sizeof *edges, "a schedule's edges");
   memset(last, 0xff, cut->n_stages * sizeof *last);
   for (uint32_t r = 0; r < cut->n_routes; ++r) {
-    const uint32_t src = cut->routes[r].src_stage, dst = cut->routes[r].dst_stage;
+    const uint32_t src = cut->routes[r].src_stage / n_places,
+                   dst = cut->routes[r].dst_stage / n_places;
     if (src >= dst || last[src] == dst)
       continue;
     last[src] = dst;
@@ -29,7 +30,7 @@ static opipe_status find_edges(const opi_cut *cut, opi_arena *arena, opi_problem
 opipe_status opi_records_problem(const opi_decision *plan, const opi_cut *cut, opi_arena *arena,
                                  opi_problem *out_problem, opipe_error *err) {
   *out_problem = opi_plan_problem(plan);
-  return find_edges(cut, arena, out_problem, err);
+  return find_edges(cut, cut->n_stages / plan->n_stages, arena, out_problem, err);
 }
 
 static opipe_status check_flags(const opi_decision *plan, const opipe_action *action,

@@ -2,7 +2,7 @@
 /* Walks a graph's nodes in order and numbers the places of every stage; see stretches.h. */
 #include "partition/program/stretches.h"
 
-#include "loader/ops/group.h"
+#include "loader/ops/collective.h"
 
 /* Kinds of forward nodes: the node sums; the gradient of its input is summed. */
 enum { FORWARD_SUM = 1, BACKWARD_SUM = 2 };

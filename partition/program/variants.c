@@ -36,13 +36,19 @@ opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_
   return OPIPE_OK;
 }
 
+/* Graphs of a variant: of its slices, or of the members of a tensor group. */
+static uint32_t n_graphs(const opi_cut_model *model) {
+  return model->n_slices * model->n_members;
+}
+
 /* Frees its contents and keeps its rows. */
 static void empty(const opi_cut_model *model, opi_variant *variant) {
-  for (uint32_t k = variant->slices == NULL ? 0 : model->n_slices; k-- > 0;) {
+  for (uint32_t k = variant->slices == NULL ? 0 : n_graphs(model); k-- > 0;) {
     opi_cut_free(variant->slices[k].cut);
     opi_training_free(variant->slices[k].training);
     opi_token_slice_free(variant->slices[k].tokens);
   }
+  opi_shards_free(variant->shards);
   opi_bound_free(variant->own);
   *variant = (opi_variant){.rows = variant->rows};
 }
@@ -57,10 +63,10 @@ void opi_variants_free(opi_cut_model *model) {
 }
 
 static opipe_status make_slices(const making *m, opi_variant *variant, opipe_error *err) {
-  variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_variant_slice, m->model->n_slices);
-  return variant->slices == NULL
-             ? opi_fail_nomem(err, m->model->n_slices * sizeof(opi_variant_slice), "token slices")
-             : OPIPE_OK;
+  const uint32_t n = n_graphs(m->model);
+  variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_variant_slice, n);
+  return variant->slices == NULL ? opi_fail_nomem(err, n * sizeof(opi_variant_slice), "graphs")
+                                 : OPIPE_OK;
 }
 
 /* ---- from the file ---- */
@@ -85,10 +91,11 @@ static opipe_status note_states(const making *m, opi_variant_slice *slice, opipe
   return OPIPE_OK;
 }
 
-static opipe_status finish_forward(const making *m, const opi_variant *variant,
+/* whole: the graph of a micro-batch, or of a member. */
+static opipe_status finish_forward(const making *m, const opi_bound *whole,
                                    opi_variant_slice *slice, opipe_error *err) {
   OPI_TRY(note_states(m, slice, err));
-  return opi_forward_draws(m->plan, m->file, m->bind, variant->bound, &m->model->token_axes,
+  return opi_forward_draws(m->plan, m->file, m->bind, whole, &m->model->token_axes,
                            &m->model->arena, slice, err);
 }
 
@@ -101,29 +108,51 @@ static void take_training(opi_variant_slice *slice) {
   slice->scalars = t->scalars;
 }
 
-/* Assigns stages to a bound graph's nodes and makes the graph of all passes. */
-static opipe_status differentiate(const making *m, const opi_variant *variant,
-                                  opi_variant_slice *slice, opipe_error *err) {
+/* Assigns stages to a bound graph's nodes. */
+static opipe_status assign(const making *m, const opi_bound *bound, const uint32_t **out_stages,
+                           opipe_error *err) {
   const opi_decision *plan = m->plan;
-  const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
   const opi_graph *g = bound->graph;
-  slice->graph = g;
-  slice->stage = plan->stage_of_node;
-  slice->outputs = slice->tokens == NULL ? NULL : slice->tokens->outputs;
-  slice->n_outputs = slice->tokens == NULL ? 0 : slice->tokens->n_outputs;
+  *out_stages = plan->stage_of_node;
   if (bound == m->from->bound)
-    return finish_forward(m, variant, slice, err);
+    return OPIPE_OK;
   uint32_t *stages = OPI_ARENA_ARRAY(&m->model->arena, uint32_t, g->n_nodes);
   if (stages == NULL)
     return opi_fail_nomem(err, g->n_nodes * sizeof *stages, "a cut");
+  *out_stages = stages;
   OPI_TRY(opi_plan_assign(plan, g, plan->allocator, stages, err));
-  OPI_TRY(opi_states_hold(plan, g, stages, err));
-  slice->stage = stages;
-  if (!opi_plan_trains(plan))
-    return finish_forward(m, variant, slice, err);
-  OPI_TRY(opi_train_gradient(plan, m->file, bound, stages, slice->tokens, &m->model->token_axes,
-                             m->bind, &slice->training, err));
+  return opi_states_hold(plan, g, stages, err);
+}
+
+/* Makes the graph of all passes of a slice or of a member, whose stages are known. */
+static opipe_status differentiate(const making *m, const opi_bound *whole, const opi_bound *bound,
+                                  opi_variant_slice *slice, opipe_error *err) {
+  slice->graph = bound->graph;
+  if (!opi_plan_trains(m->plan))
+    return finish_forward(m, whole, slice, err);
+  OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
+                             &m->model->token_axes, m->bind, &slice->training, err));
   take_training(slice);
+  return OPIPE_OK;
+}
+
+static opipe_status make_slice(const making *m, const opi_variant *variant,
+                               opi_variant_slice *slice, opipe_error *err) {
+  const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
+  slice->outputs = slice->tokens == NULL ? NULL : slice->tokens->outputs;
+  slice->n_outputs = slice->tokens == NULL ? 0 : slice->tokens->n_outputs;
+  OPI_TRY(assign(m, bound, &slice->stage, err));
+  return differentiate(m, variant->bound, bound, slice, err);
+}
+
+static opipe_status make_members(const making *m, opi_variant *variant, opipe_error *err) {
+  const uint32_t *stages = NULL;
+  OPI_TRY(assign(m, variant->bound, &stages, err));
+  OPI_TRY(opi_members_divide(m->plan, m->bind, stages, variant, m->model, err));
+  for (uint32_t k = 0; k < m->model->n_members; ++k) {
+    const opi_bound *bound = variant->shards->members[k].bound;
+    OPI_TRY(differentiate(m, bound, bound, &variant->slices[k], err));
+  }
   return OPIPE_OK;
 }
 
@@ -157,8 +186,10 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
   }
   if (model->n_slices > 1)
     OPI_TRY(opi_slices_cut(m->plan, m->file, m->bind, variant, model, err));
+  if (model->n_members > 1)
+    return make_members(m, variant, err);
   for (uint32_t k = 0; k < model->n_slices; ++k)
-    OPI_TRY(name_tokens(model, k, differentiate(m, variant, &variant->slices[k], err), err));
+    OPI_TRY(name_tokens(model, k, make_slice(m, variant, &variant->slices[k], err), err));
   return OPIPE_OK;
 }
 
@@ -187,7 +218,7 @@ static opipe_status resize_variant(const making *m, const opi_variant *base,
                                    opipe_error *err) {
   const opi_row_change change = {base->rows, probe->rows, variant->rows};
   OPI_TRY(make_slices(m, variant, err));
-  for (uint32_t k = 0; k < m->model->n_slices; ++k) {
+  for (uint32_t k = 0; k < n_graphs(m->model); ++k) {
     OPI_TRY(name_tokens(
         m->model, k,
         resize_slice(m, &base->slices[k], &probe->slices[k], &change, &variant->slices[k], err),
@@ -247,14 +278,15 @@ static opipe_status make_all(const making *m, opipe_error *err) {
 
 /* ---- cuts ---- */
 
-static opipe_status cut_all(const making *m, opipe_error *err) {
+static opipe_status cut_all(const making *m, const uint32_t *used, const uint32_t *const *rows,
+                            opipe_error *err) {
   opi_cut_model *model = m->model;
   const opi_variant *base = &model->variants[model->base];
-  const opi_cut *master = model->master;
+  const opi_cut *master = model->table == NULL ? model->master : model->table;
   for (uint32_t i = 0; i < model->n_variants; ++i) {
     /* the base first: it has the parameter table */
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
-    for (uint32_t k = 0; k < model->n_slices; ++k) {
+    for (uint32_t k = 0; k < n_graphs(model); ++k) {
       opi_variant_slice *slice = &model->variants[v].slices[k];
       const opi_cut_source source = {.graph = slice->graph,
                                      .training = slice->training,
@@ -262,9 +294,11 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
                                      .states = slice->states,
                                      .n_states = slice->n_states,
                                      .scalars = slice->scalars,
-                                     .used = m->used,
-                                     .n_stages = m->plan->n_stages,
-                                     .master = master};
+                                     .used = used,
+                                     .n_stages = m->plan->n_stages * model->n_places,
+                                     .n_places = model->n_places > 1 ? model->n_places : 0,
+                                     .master = master,
+                                     .rows = rows == NULL ? NULL : rows[k]};
       OPI_TRY(
           name_tokens(model, k, opi_cut_build(&source, m->plan->allocator, &slice->cut, err), err));
       if (master == NULL)
@@ -274,9 +308,27 @@ static opipe_status cut_all(const making *m, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Every place of a stage uses the stage's programs. */
+static opipe_status cut_members(const making *m, opipe_error *err) {
+  opi_cut_model *model = m->model;
+  const uint32_t n = m->plan->n_stages;
+  const uint32_t **rows = NULL;
+  uint32_t *used = NULL;
+  OPI_TRY(opi_members_stretch(m->plan, model, err));
+  OPI_TRY(opi_members_table(model, &rows, err));
+  if (m->used != NULL) {
+    used = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)n * model->n_places);
+    if (used == NULL)
+      return opi_fail_nomem(err, n * model->n_places * sizeof *used, "a cut");
+    for (uint32_t i = 0; i < n * model->n_places; ++i)
+      used[i] = m->used[i / model->n_places];
+  }
+  return cut_all(m, used, rows, err);
+}
+
 opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
                                 opi_cut_model *model, opipe_error *err) {
   const making m = {from, from->plan, from->file, from->base, used, model};
   OPI_TRY(make_all(&m, err));
-  return cut_all(&m, err);
+  return model->n_members > 1 ? cut_members(&m, err) : cut_all(&m, used, NULL, err);
 }

@@ -211,13 +211,13 @@ opipe_status opi_schedule_check_settings(const opi_schedule_ref *schedule,
 /* ---- order ---- */
 
 /* Derives the schedule's own layout from the plan's. rank_of [n_ranks]: for each of the plan's
- * ranks, the layout's rank of which it is a replica; first [at most n_ranks]: the first replica of
- * each. Returns the number of the layout's ranks. */
+ * ranks, the layout's rank of which it is a replica or a member of its tensor group; first [at most
+ * n_ranks]: the first of each. Returns the number of the layout's ranks. */
 static uint32_t layout_ranks(const opi_decision *plan, uint32_t *rank_of, uint32_t *first) {
   const uint32_t n = plan->n_ranks / opi_plan_copies(plan);
   uint32_t n_ranks = 0;
   for (uint32_t r = 0; r < n; ++r) {
-    bool begins = plan->shares == NULL;
+    bool begins = plan->shares == NULL && r % opi_plan_width(plan) == 0;
     for (uint32_t s = 0; s < plan->n_stages && !begins; ++s)
       begins = opi_plan_rank(plan, s, 0) == r;
     if (begins)
@@ -476,7 +476,7 @@ static opipe_status order(const opi_schedule_ref *schedule, const opi_order_wish
     problem.n_microbatches = opi_plan_copy_share(&plan->decided, k);
     if (problem.n_microbatches == 0)
       continue; /* copies take requests in turn */
-    c.first_rank = k * layout.n_ranks;
+    c.first_rank = k * layout.n_ranks * opi_plan_width(&plan->decided);
     c.first_replica = k * layout.n_replicas;
     status = with_cells ? OPI_ASK("schedule", &with_idle, cells, err, schedule->self, &problem,
                                   take_actions, &c)

@@ -42,7 +42,8 @@ opi_problem opi_plan_problem(const opi_decision *plan);
 
 /* The question for a layout. Borrowed. */
 typedef struct opi_layout_wish {
-  uint32_t n_ranks, n_stages; /* either may be 0; both only if replicas are listed */
+  uint32_t n_ranks, n_stages; /* either may be 0; both only if replicas are listed. A tensor group
+                                 counts as one rank */
   uint32_t n_rank_replicas;
   const uint32_t *rank_replicas; /* [n_rank_replicas] replicas of every rank (or every stage) of the
                                     schedule, which share each micro-batch; none: the plan's copies

@@ -140,6 +140,20 @@ static opipe_status copy_ranks(opi_decision *plan, opi_arena *arena, const opipe
   return OPIPE_OK;
 }
 
+/* Makes a tensor group of every rank of the layout. */
+static opipe_status widen(opi_decision *plan, opipe_error *err) {
+  const uint32_t width = opi_plan_width(plan);
+  if ((uint64_t)plan->n_ranks * width > INSTANCES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "schedule '%s': %u tensor groups of %u members, at most %d ranks are possible",
+                    plan->schedule, plan->n_ranks, width, INSTANCES_MOST);
+  }
+  plan->n_ranks *= width;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i)
+    plan->instance_rank[i] *= plan->instance_rank[i] == OPIPE_NONE ? 1 : width;
+  return OPIPE_OK;
+}
+
 static opipe_status copy_layout(const opi_layout_wish *wish, opi_decision *plan, opi_arena *arena,
                                 const opipe_layout *layout, opipe_error *err) {
   OPI_TRY(wish->n_rank_replicas != 0 ? replicate_ranks(wish, plan, arena, layout, err)
@@ -218,6 +232,8 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, const opi_lay
                        request.n_ranks > n_instances ? request.n_ranks : n_instances,
                        opi_plan_trains(plan), err));
   OPI_TRY(copy_layout(wish, plan, arena, &layout, err));
+  if (opi_plan_width(plan) > 1)
+    OPI_TRY(widen(plan, err));
   if (wish->n_rank_replicas == 0 || n_ranks == 0 || n_ranks == plan->n_ranks)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "the replicas asked for take %u ranks, not %u",

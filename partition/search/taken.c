@@ -3,10 +3,11 @@
 #include "partition/search/taken.h"
 
 void opi_taken_nodes(const opi_decision *plan, uint32_t rank, bool *out_nodes) {
+  const uint32_t first = rank - rank % opi_plan_width(plan);
   for (uint32_t n = 0; n < plan->n_nodes; ++n) {
     out_nodes[n] = false;
     for (uint32_t r = 0; r < plan->n_replicas && !out_nodes[n]; ++r)
-      out_nodes[n] = opi_plan_rank(plan, plan->stage_of_node[n], r) == rank;
+      out_nodes[n] = opi_plan_rank(plan, plan->stage_of_node[n], r) == first;
   }
 }
 

@@ -66,6 +66,10 @@ typedef struct opi_rank_needs {
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err);
 void opi_shape_memory_free(opi_shape *shape);
 
+/* -- meet.c: sums over tensor groups. Errors: UNSUPPORTED, a transport without collectives -- */
+opipe_status opi_meets_make(opi_compiled *shape, opipe_error *err);
+void opi_meets_stop(opi_compiled *shape);
+
 /* -- params.c: prepares the ranks' parameter sets -- */
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err);
 

@@ -270,6 +270,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
     OPI_TRY(open_wire(t, i, err));
   OPI_TRY(place_messages(t, err));
+  OPI_TRY(opi_meets_make(t, err));
   OPI_TRY(opi_results_find(t, err));
   OPI_TRY(opi_touches_find(t, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
@@ -293,6 +294,7 @@ void opi_compiled_stop(opi_shape *shape) {
   const uint32_t per_instance = t->n_classes * OPI_PROGRAMS;
   opi_streams_forget(t);
   opi_lent_forget(t);
+  opi_meets_stop(t);
   for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);

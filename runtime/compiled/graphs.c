@@ -294,11 +294,12 @@ static opipe_status bind_ports(opi_compiled *t, opipe_error *err) {
   t->ports = OPI_ARENA_ARRAY(&t->arena, opi_ports *, t->model->n_variants);
   if (t->ports == NULL)
     return opi_fail_nomem(err, t->model->n_variants * sizeof *t->ports, "inputs");
+  const uint32_t n = t->model->n_slices * t->model->n_members;
   for (uint32_t v = 0; v < t->model->n_variants; ++v) {
-    t->ports[v] = OPI_ARENA_ARRAY(&t->arena, opi_ports, t->model->n_slices);
+    t->ports[v] = OPI_ARENA_ARRAY(&t->arena, opi_ports, n);
     if (t->ports[v] == NULL)
-      return opi_fail_nomem(err, t->model->n_slices * sizeof(opi_ports), "inputs");
-    for (uint32_t k = 0; k < t->model->n_slices; ++k)
+      return opi_fail_nomem(err, n * sizeof(opi_ports), "inputs");
+    for (uint32_t k = 0; k < n; ++k)
       OPI_TRY(match_ports(t, &t->model->variants[v].slices[k], &t->ports[v][k], err));
   }
   return OPIPE_OK;
@@ -334,6 +335,7 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
     OPI_TRY(name_session(t, err));
   OPI_TRY(carry_outputs(t, err));
   OPI_TRY(bind_ports(t, err));
+  OPI_TRY(opi_parts_check(t, err));
   OPI_TRY(sign(t, err));
   if (shape->keep)
     count_units(t);

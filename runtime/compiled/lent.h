@@ -65,7 +65,7 @@ opipe_status opi_lent_load(opi_rank *rank, const opi_request *request, uint32_t 
 typedef struct opi_lent_part {
   uint32_t output;
   const opi_value *value;
-  const opi_result_part *rows, *tokens;
+  const opi_result_place *place;
   const char *host; /* the cell's own address, where `region` is NULL */
 } opi_lent_part;
 opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const opi_lent_part *part,

@@ -73,7 +73,7 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
   const opi_cell *cell = &cut->cells[index];
   const uint32_t item = s->n_inputs + cell->output;
   const uint32_t rank = t->pieces->instance_rank[opi_instance_at(t, cell->stage, m)];
-  opi_result_part rows, tokens;
+  opi_result_place place;
   if (cell->output == OPIPE_NONE || cell->first_out != OPIPE_NONE || t->model->n_slices != 1 ||
       request->lent->key[item] == 0 || is_shared(cut, s, index, cell->stage) ||
       t->lists->lies_on[(size_t)index * t->pieces->n_microbatches + m] != rank)
@@ -82,9 +82,9 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
   const opi_carry *carry = &t->output_carry[cell->output];
   if (carry->axis < 0 && !opi_has_first_rows(t, cell->stage, m))
     return false; /* the first rows' rank makes it */
-  opi_step_rows(t, request, cell->stage, m, cell->output, carry, &rows, &tokens);
+  opi_step_place(t, request, cell->stage, m, cell->output, carry, &place);
   *out = (only){.n_bytes = 0};
-  const opipe_status status = opi_result_runs(value, &rows, &tokens, note_run, out);
+  const opipe_status status = opi_result_runs(value, &place, note_run, out);
   out->whole_at += (uint64_t)(uintptr_t)request->results[cell->output].data;
   *out_item = item;
   return status == OPIPE_OK && out->n_bytes == cell->n_bytes;

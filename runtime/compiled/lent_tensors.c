@@ -203,7 +203,7 @@ static opipe_status check_cell(const opi_request *request, uint32_t index, uint3
   const opi_setup *s = t->setup;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[index];
   int64_t dims[OPIPE_MAX_RANK];
-  opi_result_part rows, tokens;
+  opi_result_place place;
   tally runs = {0};
   opipe_status status = OPIPE_OK;
   uint32_t item = OPIPE_NONE;
@@ -217,9 +217,9 @@ static opipe_status check_cell(const opi_request *request, uint32_t index, uint3
              request->results[cell->output].on_device) {
     const opi_value *value = &opi_graphs_at(t, cell->stage, m)->graph->values[cell->value];
     item = s->n_inputs + cell->output;
-    opi_step_rows(t, request, cell->stage, m, cell->output, &t->output_carry[cell->output], &rows,
-                  &tokens);
-    status = opi_result_runs(value, &rows, &tokens, count_run, &runs);
+    opi_step_place(t, request, cell->stage, m, cell->output, &t->output_carry[cell->output],
+                   &place);
+    status = opi_result_runs(value, &place, count_run, &runs);
   }
   if (status == OPIPE_OK)
     return status;
@@ -386,7 +386,7 @@ opipe_status opi_lent_store(opi_rank *rank, const opi_request *request, const op
             .region = region,
             .host = part->host,
             .err = err};
-  return opi_result_runs(part->value, part->rows, part->tokens, store_run, &c);
+  return opi_result_runs(part->value, part->place, store_run, &c);
 }
 
 /* ---- the end ---- */

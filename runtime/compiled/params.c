@@ -3,6 +3,7 @@
  * master), whose parameter table the set has.
  */
 #include "partition/memory/layouts.h"
+#include "partition/program/packed.h"
 #include "runtime/compiled/build.h"
 
 /* The shape's k-th program if it runs on the rank, else NULL. */
@@ -66,13 +67,100 @@ static opipe_status sum_layouts(const opi_shape *shape, const opi_rank *rank, op
   return OPIPE_OK;
 }
 
+/* ---- parts ---- */
+
+/* Takes memory for the parts that the rank packs. */
+static opipe_status take_packed(opi_rank *rank, uint64_t n_bytes, char **out_data,
+                                opipe_error *err) {
+  void *data = NULL;
+  *out_data = NULL;
+  if (n_bytes == 0)
+    return OPIPE_OK;
+  if ((rank->device_flags & OPIPE_DEVICE_HOST_MEMORY) != 0) {
+    OPI_TRY(opi_rank_take(rank, n_bytes, OPIPE_BUFFER_PARAMS, "parts of a session's parameters",
+                          &rank->packed, err));
+    OPI_TRY(opi_buffer_host(rank, rank->packed.buffer, &data, err));
+    *out_data = data;
+    return OPIPE_OK;
+  }
+  if (n_bytes <= SIZE_MAX)
+    rank->packed_host = opi_alloc(rank->setup->allocator, (size_t)n_bytes);
+  if (rank->packed_host == NULL)
+    return opi_fail_nomem(err, n_bytes, "parts of a session's parameters");
+  rank->packed_host_bytes = n_bytes;
+  *out_data = rank->packed_host;
+  return OPIPE_OK;
+}
+
+/* Gives the rank sources of its own: it packs the parts that its programs read, from the file, and
+ * has nothing of the other members' rows. */
+static opipe_status pack_parts(const opi_shape *shape, opi_rank *rank, opi_arena *scratch,
+                               opipe_error *err) {
+  static const int64_t none[] = {0};
+  const opi_cut *master = rank->setup->shapes->master;
+  const uint32_t n = master->n_params;
+  bool *rows = OPI_ARENA_ARRAY(scratch, bool, n);
+  opipe_param_source *sources =
+      opi_arena_copy(&rank->setup->arena, master->sources, n * sizeof *sources);
+  char *data = NULL;
+  if (rows == NULL || sources == NULL)
+    return opi_fail_nomem(err, n * sizeof *sources, "parameters");
+  const uint64_t n_bytes =
+      opi_packed_find(shape->compiled->model, rank->index, rank->alignment, rows);
+  OPI_TRY(take_packed(rank, n_bytes, &data, err));
+  for (uint32_t i = 0; i < n; ++i) {
+    opipe_param_source *source = &sources[i];
+    if (rows[i]) {
+      opi_part_pack(master->parts[i], data);
+      source->data = data;
+      data += opi_align_up(source->n_bytes, rank->alignment);
+    } else if (source->data == NULL && source->n_bytes != 0 && master->parts[i] != NULL) {
+      source->shape = none;
+      source->rank = 1;
+      source->n_bytes = 0;
+    }
+  }
+  rank->sources = sources;
+  return OPIPE_OK;
+}
+
+/* The shape's programs may read no part that the first shape's did not. */
+static opipe_status check_parts(const opi_shape *shape, const opi_rank *rank, opi_arena *scratch,
+                                opipe_error *err) {
+  const opi_cut *master = rank->setup->shapes->master;
+  bool *rows = OPI_ARENA_ARRAY(scratch, bool, master->n_params);
+  if (rows == NULL)
+    return opi_fail_nomem(err, master->n_params, "parameters");
+  (void)opi_packed_find(shape->compiled->model, rank->index, rank->alignment, rows);
+  for (uint32_t i = 0; i < master->n_params; ++i) {
+    if (rows[i] && rank->sources[i].data == NULL) {
+      return opi_fail(err, OPIPE_E_INTERNAL, "rank %u has no part of parameter '%s'", rank->index,
+                      master->sources[i].name);
+    }
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status make_set(const opi_shape *shape, opi_rank *rank, opi_arena *scratch,
+                             opipe_error *err) {
+  const opi_cut *master = rank->setup->shapes->master;
+  if (rank->params != NULL)
+    return rank->sources == NULL ? OPIPE_OK : check_parts(shape, rank, scratch, err);
+  if (master->parts != NULL)
+    OPI_TRY(pack_parts(shape, rank, scratch, err));
+  return OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
+                       rank->sources != NULL ? rank->sources : master->sources, master->n_params);
+}
+
 static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
   uint64_t n_bytes = 0;
   opi_arena scratch;
   opi_arena_init(&scratch, rank->setup->allocator, 0);
-  opipe_status status = sum_layouts(shape, rank, &scratch, &n_bytes, err);
+  opipe_status status = make_set(shape, rank, &scratch, err);
   if (status == OPIPE_OK)
-    status = prepare_sets(shape, rank, n_bytes, err);
+    status = sum_layouts(shape, rank, &scratch, &n_bytes, err);
+  if (status == OPIPE_OK)
+    status = prepare_sets(shape, rank, rank->packed.n_bytes + n_bytes, err);
   opi_arena_release(&scratch);
   return status;
 }
@@ -83,10 +171,6 @@ opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
     opi_rank *rank = &s->ranks[s->here[i]];
     if (s->shapes->master->n_params == 0)
       return OPIPE_OK;
-    if (rank->params == NULL) {
-      OPI_TRY(OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
-                            s->shapes->master->sources, s->shapes->master->n_params));
-    }
     OPI_TRY(prepare_rank(shape, rank, err));
   }
   return OPIPE_OK;

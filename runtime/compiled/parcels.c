@@ -277,11 +277,11 @@ bool opi_parcel_out(const opi_compiled *t, const opi_request *request, uint32_t 
 static void copy_out(const opi_compiled *t, const opi_request *request, const opi_parcel *at,
                      part_bytes *s) {
   const opi_step *step = &t->lists->steps[at->part];
-  opi_result_part rows, tokens;
+  opi_result_place place;
   s->whole = request->results[at->which].data;
-  opi_step_rows(t, request, step->stage, step->microbatch, request->ticket == NULL ? at->which : 0,
-                &t->output_carry[at->which], &rows, &tokens);
-  (void)opi_result_runs(value_of(t, step, at->which), &rows, &tokens, copy_run, s);
+  opi_step_place(t, request, step->stage, step->microbatch, request->ticket == NULL ? at->which : 0,
+                 &t->output_carry[at->which], &place);
+  (void)opi_result_runs(value_of(t, step, at->which), &place, copy_run, s);
 }
 
 void opi_parcel_take_out(const opi_compiled *t, const opi_request *request, const opi_parcel *at,

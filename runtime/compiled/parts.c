@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a request's tensors that a step reads or makes: rows of a micro-batch's piece, tokens
- * of its slice, and their place in the whole.
+ * of its slice, a member's entries, and their place in the whole.
  */
 #include <string.h>
 
@@ -36,6 +36,16 @@ const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports
              : &request->feeds[ports->input[port]];
 }
 
+/* A member's part of an input or output; NULL: all of it. */
+static const opi_port_part *member_part(const opi_compiled *t, bool input, uint32_t index,
+                                        const opi_piece *piece) {
+  const opi_cut *cut = t->model->cuts[0];
+  const opi_port_part *parts = input ? cut->input_parts : cut->output_parts;
+  const opi_port_part *part =
+      parts == NULL ? NULL : &parts[index * t->model->n_members + piece->slice];
+  return part == NULL || part->axis < 0 ? NULL : part;
+}
+
 opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
                        uint32_t port, uint32_t microbatch, int64_t *shape) {
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
@@ -51,6 +61,9 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
   if (axis >= 0) /* a row may have several entries: tokens flattened into the batch */
     first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
   opi_view view = opi_feed_part(feed, value, shape, axis, first);
+  const opi_port_part *member = member_part(t, true, port, piece);
+  if (member != NULL && member->n_runs != 0)
+    view.data += member->runs[0].first * feed->strides[member->axis] * (int64_t)view.elem_bytes;
   if (port == ports->labels && t->model->n_slices > 1)
     view.data += slice->first * feed->strides[t->token_axis] * (int64_t)view.elem_bytes;
   return view;
@@ -58,19 +71,20 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
 
 /* ---- out ---- */
 
-void opi_step_rows(const opi_compiled *t, const opi_request *request, uint32_t stage,
-                   uint32_t microbatch, uint32_t index, const opi_carry *carry,
-                   opi_result_part *out_rows, opi_result_part *out_tokens) {
+void opi_step_place(const opi_compiled *t, const opi_request *request, uint32_t stage,
+                    uint32_t microbatch, uint32_t index, const opi_carry *carry,
+                    opi_result_place *out_place) {
   const opi_piece *piece = opi_piece_at(t, stage, microbatch);
   const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
-  *out_rows = (opi_result_part){.carry = *carry,
-                                .n_whole = request->rows,
-                                .first = opi_piece_row(t, piece, microbatch),
-                                .n = piece->rows};
-  *out_tokens = (opi_result_part){.carry = {.axis = -1}};
+  *out_place = (opi_result_place){.rows = {.carry = *carry,
+                                           .n_whole = request->rows,
+                                           .first = opi_piece_row(t, piece, microbatch),
+                                           .n = piece->rows},
+                                  .tokens = {.carry = {.axis = -1}},
+                                  .member = member_part(t, false, index, piece)};
   if (slice->n_outputs > index) {
     const opi_token_output *part = &slice->outputs[index];
-    *out_tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
+    out_place->tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
   }
 }
 
@@ -108,18 +122,37 @@ static uint32_t split_twice(opi_extent *extents, uint32_t n, uint64_t length,
   return split_once(extents, n, length / outer / (uint64_t)high->n, low, false);
 }
 
-opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows,
-                             const opi_result_part *tokens, opi_run_fn each, void *ctx) {
+/* Runs of a member's part that is made of several: each is a dense part of its own for
+ * opi_part_runs, in the cell it has the others beside it. */
+typedef struct member_run {
+  uint64_t block, row, first; /* bytes: of the run, of all runs, before the run */
+  opi_run_fn each;
+  void *ctx;
+} member_run;
+
+static opipe_status move_run(void *ctx, uint64_t whole_at, uint64_t part_at, uint64_t n_bytes) {
+  const member_run *m = ctx;
+  return m->each(m->ctx, whole_at, part_at / m->block * m->row + m->first + part_at % m->block,
+                 n_bytes);
+}
+
+static uint32_t add_run(opi_extent *extents, uint32_t n, const opi_port_part *member,
+                        const opi_shard_run *run) {
+  return add_extent(extents, n, (uint64_t)member->n_whole, (uint64_t)run->first, (uint64_t)run->n);
+}
+
+/* run NULL: the part has all entries along all axes but those of rows and tokens. */
+static opipe_status part_runs(const opi_value *value, const opi_result_place *place,
+                              const opi_shard_run *run, opi_run_fn each, void *ctx) {
+  const opi_result_part *rows = &place->rows, *tokens = &place->tokens;
   opi_extent extents[5 * OPIPE_MAX_RANK];
   uint32_t n = 0;
-  if (value->n_bytes == 0)
-    return OPIPE_OK;
-  if (rows->carry.axis < 0 && tokens->carry.axis < 0)
-    return each(ctx, 0, 0, value->n_bytes);
   for (int32_t d = 0; d < value->rank; ++d) {
     const uint64_t length = (uint64_t)value->shape[d];
     const bool by_rows = is_cut_in(rows, d), by_tokens = is_cut_in(tokens, d);
-    if (by_rows && by_tokens)
+    if (run != NULL && place->member->axis == d)
+      n = add_run(extents, n, place->member, run);
+    else if (by_rows && by_tokens)
       n = split_twice(extents, n, length, rows, tokens);
     else if (by_rows)
       n = split_once(extents, n, length, rows, true);
@@ -129,6 +162,34 @@ opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows
       n = add_extent(extents, n, length, 0, length);
   }
   return opi_part_runs(extents, n, opi_dtype_bits(value->dtype) / 8, each, ctx);
+}
+
+/* The parts of all runs of a member, one after the other. */
+static opipe_status member_runs(const opi_value *value, const opi_result_place *place,
+                                opi_run_fn each, void *ctx) {
+  const opi_port_part *part = place->member;
+  uint64_t unit = opi_dtype_bits(value->dtype) / 8;
+  opipe_status status = OPIPE_OK;
+  for (int32_t d = part->axis + 1; d < value->rank; ++d)
+    unit *= (uint64_t)value->shape[d];
+  member_run one = {.row = (uint64_t)value->shape[part->axis] * unit, .each = each, .ctx = ctx};
+  for (uint32_t k = 0; k < part->n_runs && status == OPIPE_OK; ++k) {
+    one.block = (uint64_t)part->runs[k].n * unit;
+    status = part_runs(value, place, &part->runs[k], move_run, &one);
+    one.first += one.block;
+  }
+  return status;
+}
+
+opipe_status opi_result_runs(const opi_value *value, const opi_result_place *place, opi_run_fn each,
+                             void *ctx) {
+  if (value->n_bytes == 0)
+    return OPIPE_OK;
+  if (place->member != NULL)
+    return member_runs(value, place, each, ctx);
+  if (place->rows.carry.axis < 0 && place->tokens.carry.axis < 0)
+    return each(ctx, 0, 0, value->n_bytes);
+  return part_runs(value, place, NULL, each, ctx);
 }
 
 typedef struct both {
@@ -142,8 +203,55 @@ static opipe_status put_run(void *ctx, uint64_t whole_at, uint64_t part_at, uint
   return OPIPE_OK;
 }
 
-void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
-                    const opi_result_part *tokens, const char *part) {
+void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_place *place,
+                    const char *part) {
   both b = {result->data, part};
-  (void)opi_result_runs(value, rows, tokens, put_run, &b);
+  (void)opi_result_runs(value, place, put_run, &b);
+}
+
+/* ---- members ---- */
+
+static opipe_status check_output(const opi_compiled *t, uint32_t output, opipe_error *err) {
+  const opi_cut *cut = t->model->cuts[0];
+  const opi_port_part *part = &cut->output_parts[output * t->model->n_members];
+  const opi_value *value = &cut->graph->values[cut->graph->outputs[output]];
+  if (part->axis < 0)
+    return OPIPE_OK;
+  if (opi_dtype_bits(value->dtype) < 8) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "output '%s' of type %s cannot be put together from parts of a tensor group",
+                    value->name, opi_dtype_name(value->dtype));
+  }
+  if (opi_plan_cuts_rows(&t->given) && t->output_carry[output].axis == part->axis) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "output '%s': its dimension %d has the rows of micro-batches and the parts of "
+                    "a tensor group",
+                    value->name, part->axis);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status check_input(const opi_compiled *t, uint32_t port, opipe_error *err) {
+  const opi_cut *cut = t->model->cuts[0];
+  const opi_value *value = &cut->graph->values[cut->graph->inputs[port]];
+  for (uint32_t m = 0; m < t->model->n_members; ++m) {
+    const opi_port_part *part = &cut->input_parts[port * t->model->n_members + m];
+    const bool shared = part->axis >= 0 && t->ports[0][m].axis[port] == part->axis;
+    if (part->axis < 0 || (part->n_runs < 2 && opi_dtype_bits(value->dtype) >= 8 && !shared))
+      continue;
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "input '%s': member %u of a tensor group has %u parts of its dimension %d%s",
+                    value->name, m, part->n_runs, part->axis,
+                    shared ? ", which has the rows of micro-batches" : "");
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_parts_check(const opi_compiled *t, opipe_error *err) {
+  const opi_cut *cut = t->model->cuts[0];
+  for (uint32_t o = 0; cut->output_parts != NULL && o < cut->graph->n_outputs; ++o)
+    OPI_TRY(check_output(t, o, err));
+  for (uint32_t i = 0; cut->input_parts != NULL && i < cut->graph->n_inputs; ++i)
+    OPI_TRY(check_input(t, i, err));
+  return OPIPE_OK;
 }

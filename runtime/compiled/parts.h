@@ -12,6 +12,13 @@ typedef struct opi_result_part {
   int64_t n_whole, first, n;
 } opi_result_part;
 
+/* The place of a part in a result: rows and tokens of a micro-batch, and the entries that a member
+ * of a tensor group has. */
+typedef struct opi_result_place {
+  opi_result_part rows, tokens;
+  const opi_port_part *member; /* NULL: all entries */
+} opi_result_place;
+
 /* The part of a feed of `value` that has `shape` [value->rank] and begins at index `first` of
  * `axis` (-1: all of it). The view borrows `shape`, and changes it for packed types. */
 opi_view opi_feed_part(const opi_feed *feed, const opi_value *value, int64_t *shape, int32_t axis,
@@ -21,17 +28,20 @@ const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports
 /* The rows of port `port`'s tensor that a stage's piece reads. The view borrows dims [rank]. */
 opi_view opi_step_part(const opi_compiled *shape, const opi_request *request, uint32_t stage,
                        uint32_t port, uint32_t microbatch, int64_t *dims);
-/* Rows and tokens of output `index` of its graph that a stage makes for a micro-batch. */
-void opi_step_rows(const opi_compiled *shape, const opi_request *request, uint32_t stage,
-                   uint32_t microbatch, uint32_t index, const opi_carry *carry,
-                   opi_result_part *out_rows, opi_result_part *out_tokens);
+/* The place of what a stage makes of output `index` of its graph for a micro-batch. */
+void opi_step_place(const opi_compiled *shape, const opi_request *request, uint32_t stage,
+                    uint32_t microbatch, uint32_t index, const opi_carry *carry,
+                    opi_result_place *out_place);
 /* Calls `each` for every run of bytes of a part of shape `value` and its place in the result
  * (strided.h). */
-opipe_status opi_result_runs(const opi_value *value, const opi_result_part *rows,
-                             const opi_result_part *tokens, opi_run_fn each, void *ctx);
+opipe_status opi_result_runs(const opi_value *value, const opi_result_place *place, opi_run_fn each,
+                             void *ctx);
 /* Puts a part of shape `value` into its place. */
-void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_part *rows,
-                    const opi_result_part *tokens, const char *part);
+void opi_result_put(const opi_result *result, const opi_value *value, const opi_result_place *place,
+                    const char *part);
+/* Errors: UNSUPPORTED, an input or output of which members of a tensor group have parts that lie
+ * where no copy of runs can reach them. */
+opipe_status opi_parts_check(const opi_compiled *shape, opipe_error *err);
 /* Counts the valid labels of the mini-batch on the host, and adds up its other sums
  * [OPI_MOST_SUMS], 0 for those that its loss lacks. Allocates nothing. */
 opipe_status opi_train_count(opi_compiled *shape, const opi_request *request, double *out_count,

@@ -4,6 +4,7 @@
  *   opi_shapes ── opi_shape ── opi_compiled ── model (graphs, cuts), lists
  *                                  ├─ units   one per (stage instance, row class, program)
  *                                  ├─ seats   one per rank: sizes, sends that wait, times
+ *                                  ├─ meets   sums over tensor groups (meet.h)
  *                                  └─ wires   one per stream: its two ends, message counts
  *
  * A shape serves requests or mini-batches with the same number of rows and tokens. It is complete
@@ -16,6 +17,7 @@
 #include "partition/lists/lists.h"
 #include "partition/program/cut.h"
 #include "partition/program/model.h"
+#include "runtime/compiled/meet.h"
 #include "runtime/compiled/request.h"
 
 enum { OPI_WEIGHT_SETS = 2 };
@@ -92,6 +94,7 @@ typedef struct opi_seat {
   uint64_t arena_bytes, workspace_bytes; /* of the largest program */
   opi_waiting_send *waiting;             /* [room_waiting] */
   uint32_t n_waiting, room_waiting;
+  opi_comings comings;        /* sums over tensor groups */
   struct opi_seat *next_busy; /* the next seat with sends that wait */
   struct opi_compiled *shape;
   bool *wakes; /* [n_positions] the request's first step is announced by no message: submit rings */
@@ -124,10 +127,11 @@ typedef struct opi_compiled {
   opi_seat *seats;           /* [n_ranks] */
   opi_wire *wires;           /* [n_streams] */
   opi_message_run *messages; /* [n_messages] */
+  opi_meets meets;
   opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluations, where programs without dropout run */
-  opi_ports **ports;         /* [n_variants][n_slices] */
+  opi_ports **ports;         /* [n_variants][n_slices * members of a tensor group] */
   struct opi_train_counter *counters; /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                 /* training, with slices: of labels and logits */
   opi_carry *output_carry;            /* [session's outputs] training: 1, the logits */
@@ -241,6 +245,9 @@ static inline opi_ran *opi_ran_at(const opi_compiled *t, uint32_t rank, uint32_t
 /* The region of a cell for a micro-batch. */
 opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t microbatch);
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch); /* NULL: none */
+/* The part of a rank, which is a member, in a meeting; values of a whole tensor that is summed. */
+opi_meet *opi_meet_at(const opi_compiled *t, uint32_t meeting, uint32_t rank);
+uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_group_value *value);
 /* The regions that a route copies from and to. */
 void opi_route_regions(const opi_compiled *t, uint32_t route, uint32_t microbatch,
                        opipe_region *out_from, opipe_region *out_to);

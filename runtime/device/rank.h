@@ -44,7 +44,13 @@ typedef struct opi_rank {
   bool has_kernels;               /* the plan's table of kernels was given to the device */
   int32_t device_type, device_id; /* DLPack's, of tensors that it takes; 0: host memory only */
   opipe_endpoint *endpoint;
-  opipe_params *params;   /* NULL: the model has no parameters, or the session trains */
+  opipe_params *params; /* NULL: the model has no parameters, or the session trains */
+  /* tensor groups: the rank's own sources, with parts that are packed for it, in memory of the
+   * device or, if that is none of the host's, in the host's */
+  opipe_param_source *sources; /* NULL: those of the plan */
+  opi_block packed;
+  char *packed_host;
+  uint64_t packed_host_bytes;
   uint64_t charged_bytes; /* to the budget */
   uint64_t wire_bytes;    /* of the transport's memory; the device counts none of it */
   /* under the shapes' submit_lock */

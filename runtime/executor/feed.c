@@ -103,7 +103,7 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, e->work.step->microbatch)]->cells[e->cell];
   const opi_result *result = &request->results[e->output];
   const uint32_t n_pieces = t->model->n_pieces;
-  opi_result_part rows, tokens;
+  opi_result_place place;
   if (request->ticket != NULL && e->output == 0) {
     float loss = 0;
     memcpy(&loss, e->data, sizeof loss);
@@ -114,10 +114,9 @@ void opi_step_stored(opi_rank *rank, const opi_ahead_entry *e) {
   if ((request->ticket == NULL && opi_request_failed(request)) || !opi_rank_touch(rank))
     return;
   if (result->data != NULL && cell->n_bytes != 0) {
-    opi_step_rows(t, request, e->work.step->stage, e->work.step->microbatch,
-                  request->ticket == NULL ? e->output : 0, &t->output_carry[e->output], &rows,
-                  &tokens);
-    opi_result_put(result, value_of(t, cell, e->work.step->microbatch), &rows, &tokens, e->data);
+    opi_step_place(t, request, e->work.step->stage, e->work.step->microbatch,
+                   request->ticket == NULL ? e->output : 0, &t->output_carry[e->output], &place);
+    opi_result_put(result, value_of(t, cell, e->work.step->microbatch), &place, e->data);
   }
   opi_rank_let_go(rank);
 }
@@ -129,14 +128,14 @@ static opipe_status store_on_device(opi_rank *rank, opi_ahead_entry *e, const op
   const opi_compiled *t = e->work.shape;
   const uint32_t m = e->work.step->microbatch;
   const opi_cell *cell = &t->model->cuts[opi_class_at(t, m)]->cells[e->cell];
-  opi_result_part rows, tokens;
-  const opi_lent_part part = {e->output, value_of(t, cell, m), &rows, &tokens, e->data};
+  opi_result_place place;
+  const opi_lent_part part = {e->output, value_of(t, cell, m), &place, e->data};
   if (cell->n_bytes == 0 || opi_lent_in_place(e->work.request, e->cell, m))
     return OPIPE_OK;
   if (!opi_ahead_has_room(rank))
     return OPIPE_PENDING;
-  opi_step_rows(t, e->work.request, e->work.step->stage, m, e->output, &t->output_carry[e->output],
-                &rows, &tokens);
+  opi_step_place(t, e->work.request, e->work.step->stage, m, e->output, &t->output_carry[e->output],
+                 &place);
   OPI_TRY(opi_lent_store(rank, e->work.request, &part, own ? region : NULL, err));
   const opi_ahead_entry data = {.kind = OPI_AHEAD_DATA};
   OPI_TRY(rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &data, err));

@@ -13,7 +13,8 @@ static bool in_evaluate(const opi_step *step) {
          step->pass == OPI_PROGRAM_F;
 }
 
-static uint32_t peer_of(const opi_compiled *t, const opi_step *step) {
+static uint32_t peer_of(const opi_rank *rank, const opi_step *step) {
+  const opi_compiled *t = opi_compiled_at(rank);
   switch (step->kind) {
     case OPI_ACT_RECV:
     case OPI_ACT_POST:
@@ -22,6 +23,9 @@ static uint32_t peer_of(const opi_compiled *t, const opi_step *step) {
     case OPI_ACT_DRAIN:
     case OPI_ACT_RESERVE:
       return t->messages[step->route].dst_rank;
+    case OPI_ACT_SUM:
+    case OPI_ACT_AWAIT:
+      return opi_meet_awaits(rank);
     default:
       return OPIPE_NONE;
   }
@@ -41,6 +45,7 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
     return status;
   OPI_TRY(opi_messages_flush(rank, err));
   OPI_TRY(opi_ahead_move(rank, err));
+  OPI_TRY(opi_meets_move(rank, err));
   const opipe_status settled = opi_rank_settle(rank, err);
   return settled < 0 ? settled : opi_sums_move(rank, err);
 }
@@ -82,6 +87,10 @@ static opipe_status run_step(opi_rank *rank, const opi_step *step, uint32_t inde
       return opi_step_copy(rank, step, err);
     case OPI_ACT_COMPUTE:
       return compute(rank, step, index, err);
+    case OPI_ACT_SUM:
+      return opi_step_sum(rank, step, index, err);
+    case OPI_ACT_AWAIT:
+      return opi_step_await(rank, step, err);
     case OPI_ACT_REDUCE:
       return opi_step_reduce(rank, step, index, err);
     default:
@@ -121,8 +130,9 @@ opipe_status opi_list_walk(opi_rank *rank, opipe_error *err) {
       if (settled < 0)
         return settled;
       OPI_TRY(opi_sums_move(rank, err));
+      OPI_TRY(opi_meets_move(rank, err));
       OPI_TRY(opi_ahead_move(rank, err));
-      rank->worker->peer = peer_of(t, step);
+      rank->worker->peer = peer_of(rank, step);
       opi_rank_blocked(rank, step);
     }
     if (status != OPIPE_OK)

@@ -45,6 +45,9 @@ static opipe_status run_step(opi_compiled *t, opi_request *request, uint32_t ind
       case OPI_ACT_COPY:
         status = opi_step_copy(rank, step, err);
         break;
+      case OPI_ACT_SUM:
+        status = step->route == OPIPE_NONE ? OPIPE_OK : opi_plain_sum(t, step->route, err);
+        break;
       default:
         status = opi_step_compute(rank, step, index, err);
         break;

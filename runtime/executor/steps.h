@@ -96,6 +96,17 @@ opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t inde
                              opipe_error *err);
 opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);
 
+/* -- meet.c: sums over tensor groups -- */
+/* Makes progress with the sums that the rank has come to. */
+opipe_status opi_meets_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
+opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* The member that has not come to the first sum that the rank awaits; OPIPE_NONE: all have. */
+uint32_t opi_meet_awaits(const opi_rank *rank);
+
+/* -- plain_sum.c: does a meeting of the lists for all members, which have come -- */
+opipe_status opi_plain_sum(opi_compiled *shape, uint32_t meeting, opipe_error *err);
+
 /* -- reference.c: opi_runner.reference -- */
 opipe_status opi_reference_request(opi_setup *setup, opi_request *request, opipe_error *err);
 opipe_status opi_reference_step(opi_setup *setup, opi_request *request, opipe_error *err);

@@ -41,8 +41,9 @@ void opi_rank_note_ahead(opi_rank *rank, const opi_ahead_entry *e, uint64_t sinc
 }
 
 static const char *kind_name(uint32_t kind) {
-  static const char *const names[] = {"COMPUTE", "RECV",   "SEND",   "LOAD", "STORE",  "POST",
-                                      "DRAIN",   "REDUCE", "UPDATE", "COPY", "RESERVE"};
+  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",   "STORE",
+                                      "POST",    "DRAIN", "REDUCE", "UPDATE", "COPY",
+                                      "RESERVE", "SUM",   "AWAIT"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
@@ -159,8 +160,13 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
   const uint32_t stage = atomic_load(&rank->worker->doing.stage);
   char part[40] = "";
   if (n_pieces > 1) {
-    const bool cut = opi_plan_cuts_microbatches(&s->plan->decided);
-    (void)snprintf(part, sizeof part, ", %s %u", cut ? "piece" : "slice", stage % n_pieces);
+    const opi_decision *plan = &s->plan->decided;
+    const opi_piece_place at = opi_piece_place_of(plan, stage % n_pieces);
+    const char *what = opi_plan_cuts_microbatches(plan) ? "piece" : "slice";
+    if (opi_plan_width(plan) > 1)
+      (void)snprintf(part, sizeof part, ", member %u, stretch %u", at.member, at.place / 2);
+    else
+      (void)snprintf(part, sizeof part, ", %s %u", what, stage % n_pieces);
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),

@@ -14,9 +14,8 @@ static opipe_status result_shape(const opi_setup *s, const opi_request *request,
                                  opi_result *result, opipe_error *err) {
   const opi_compiled *t = request->runs;
   const opi_cut *c = t->model->cuts[0];
-  const opi_graph *g = t->model->n_slices == 1
-                           ? c->graph
-                           : t->model->variants[t->model->base].bound->graph; /* whole sequences */
+  const bool is_whole = t->model->n_slices == 1 && t->model->n_members == 1;
+  const opi_graph *g = is_whole ? c->graph : t->model->variants[t->model->base].bound->graph;
   const opi_value *value = &g->values[g->outputs[output]];
   const opi_carry *carry = &t->output_carry[output];
   result->rank = (uint32_t)value->rank;

@@ -17,21 +17,26 @@ static const opi_compiled *plan_shape(const opi_session *session) {
   return NULL;
 }
 
-/* The parameters of one stage instance, if its rank is here. */
-static opipe_status add_instance(const opi_compiled *t, uint32_t instance, held *h,
+/* The parameters of one member of a stage instance, if its rank is here. */
+static opipe_status add_instance(const opi_compiled *t, uint32_t instance, uint32_t member, held *h,
                                  opipe_error *err) {
   const opi_setup *s = t->setup;
   const opi_decision *plan = &s->plan->decided;
-  const uint32_t rank = plan->instance_rank[instance];
+  const uint32_t rank = plan->instance_rank[instance] + member;
   uint32_t *slots = NULL, n = 0;
-  if (rank == OPIPE_NONE || !opi_rank_is_here(s, rank))
+  if (plan->instance_rank[instance] == OPIPE_NONE || !opi_rank_is_here(s, rank))
     return OPIPE_OK;
-  OPI_TRY(opi_stage_params(t->model, instance / plan->n_replicas, &h->arena, &slots, &n, err));
+  const opipe_param_source *sources =
+      s->ranks[rank].sources != NULL ? s->ranks[rank].sources : s->shapes->master->sources;
+  OPI_TRY(
+      opi_member_params(t->model, instance / plan->n_replicas, member, &h->arena, &slots, &n, err));
+  const opi_param_part *const *parts = s->shapes->master->parts;
   for (uint32_t i = 0; i < n; ++i) {
+    if (parts != NULL && parts[slots[i]] != NULL)
+      continue; /* other members' parts have the same name and other values */
     opi_held_param *p = &h->list[h->n++];
-    *p = (opi_held_param){.source = &s->shapes->master->sources[slots[i]],
-                          .backend = s->env.backends[rank].id,
-                          .rank = rank};
+    *p = (opi_held_param){
+        .source = &sources[slots[i]], .backend = s->env.backends[rank].id, .rank = rank};
     p->summed = s->shapes->weights != NULL && opi_weights_sums(s->shapes->weights, rank, slots[i],
                                                                &p->layout, &p->n_bytes)
                     ? 1
@@ -43,14 +48,14 @@ static opipe_status add_instance(const opi_compiled *t, uint32_t instance, held 
 static opipe_status list_held(const opi_session *session, held *h, opipe_error *err) {
   const opi_compiled *t = plan_shape(session);
   const opi_decision *plan = &session->setup->plan->decided;
-  const uint32_t n = plan->n_stages * plan->n_replicas;
+  const uint32_t width = opi_plan_width(plan), n = plan->n_stages * plan->n_replicas * width;
   if (t == NULL)
     return opi_fail(err, OPIPE_E_INTERNAL, "the plan's own shape is not there");
   h->list = OPI_ARENA_ARRAY(&h->arena, opi_held_param, (size_t)n * t->model->cuts[0]->n_params);
   if (h->list == NULL)
     return opi_fail_nomem(err, n * sizeof *h->list, "parameters");
   for (uint32_t i = 0; i < n; ++i)
-    OPI_TRY(add_instance(t, i, h, err));
+    OPI_TRY(add_instance(t, i / width, i % width, h, err));
   return opi_model_check_files(session->setup->env.model, err);
 }
 

@@ -87,7 +87,8 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   info.boundary_bytes = usage.live_bytes[OPIPE_BUFFER_BOUNDARY];
   info.workspace_bytes = workspace_of(s, index);
   const uint64_t pinned = pinned_bytes(s, index);
-  info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes);
+  info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes) +
+                    rank->packed_host_bytes;
   if (s->shapes->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->shapes->submit_lock);

@@ -12,6 +12,7 @@
 #include "partition/program/batch.h"
 #include "runtime/session/agree.h"
 #include "runtime/session/alike.h"
+#include "runtime/session/members.h"
 
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
@@ -254,6 +255,8 @@ static void close_rank(opi_rank *rank) {
     return;
   opi_ahead_close(rank);
   rank->backend->params_free(rank->params);
+  opi_rank_give(rank, &rank->packed);
+  opi_free(s->allocator, rank->packed_host, (size_t)rank->packed_host_bytes);
   rank->backend->event_destroy(rank->event);
   rank->backend->queue_close(rank->queue);
   for (opi_staging *at = rank->stagings; at != NULL; at = at->next)
@@ -373,6 +376,7 @@ static opipe_status open_parts(opi_session *session, const opipe_session_params 
   OPI_TRY(opi_engine_open(session->engine, s, err));
   OPI_TRY(cap_together(session, err));
   OPI_TRY(open_ranks(s, err));
+  OPI_TRY(opi_members_check(s, err));
   share_cores(session, spin_us); /* again, since devices may have taken cores */
   return OPIPE_OK;
 }

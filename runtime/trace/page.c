@@ -33,8 +33,9 @@ static uint32_t kind_of(const opi_trace_event *e) {
   static const struct {
     char first;
     uint32_t kind;
-  } kinds[] = {{'F', OPI_SPAN_F}, {'B', OPI_SPAN_B},      {'I', OPI_SPAN_I},
-               {'W', OPI_SPAN_W}, {'r', OPI_SPAN_REDUCE}, {'u', OPI_SPAN_STEP}};
+  } kinds[] = {{'F', OPI_SPAN_F},   {'B', OPI_SPAN_B},      {'I', OPI_SPAN_I},
+               {'W', OPI_SPAN_W},   {'r', OPI_SPAN_REDUCE}, {'s', OPI_SPAN_REDUCE},
+               {'u', OPI_SPAN_STEP}};
   for (size_t i = 0; i < OPI_COUNT(kinds); ++i) {
     if (kinds[i].first == e->pass[0])
       return kinds[i].kind;

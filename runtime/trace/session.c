@@ -18,7 +18,8 @@ static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event
   return OPIPE_OK;
 }
 
-const char *const opi_trace_passes[OPI_TRACE_PASSES] = {"F", "B", "I", "W", "update", "reduce"};
+const char *const opi_trace_passes[OPI_TRACE_PASSES] = {"F",      "B",      "I",  "W",
+                                                        "update", "reduce", "sum"};
 
 /* By program. */
 static const char *const passes[] = {"F", "B", "I", "W", "F"};
@@ -46,7 +47,9 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
     return event;
   event.stage = whole / n_replicas;
   event.replica = whole % n_replicas;
-  event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass] : "reduce";
+  event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass]
+               : step->kind == OPI_ACT_SUM   ? "sum"
+                                             : "reduce";
   if (step->kind == OPI_ACT_COMPUTE)
     event.microbatch = t->parts[step->microbatch].in_request;
   if (step->kind == OPI_ACT_COMPUTE && t->model->n_slices > 1)
@@ -119,50 +122,51 @@ static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace
   return OPIPE_OK;
 }
 
-/* Start and end of every action of the plan, in a request or mini-batch of its own, or in a
- * double-buffered body. If a body has several requests, a rank's records of the first come first.
- */
-static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, double *start, double *end,
+/* Start and end of every action of the view, in a request or mini-batch of its own, or in a
+ * double-buffered body. */
+static opipe_status plan_times(const opi_compiled *t, opi_arena *arena, opi_replay_result *out,
                                opipe_error *err) {
   enum { PROLOGUE_BODY_EPILOGUE = 3 };
   const bool twice = t->given.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED;
-  opi_replay_result times = {.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions),
+  *out = (opi_replay_result){.start_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions),
                              .end_ns = OPI_ARENA_ARRAY(arena, double, t->pieces->n_actions)};
-  if (times.start_ns == NULL || times.end_ns == NULL)
+  if (out->start_ns == NULL || out->end_ns == NULL)
     return opi_fail_nomem(err, t->pieces->n_actions * sizeof(double), "a trace");
-  OPI_TRY(opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
-                           twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, &times, err));
-  for (uint32_t r = 0; r < t->given.n_ranks; ++r) {
-    for (uint32_t a = t->given.rank_first[r]; a < t->given.rank_first[r + 1]; ++a) {
-      const uint32_t at = t->pieces->rank_first[r] + a - t->given.rank_first[r];
-      start[a] = times.start_ns[at];
-      end[a] = times.end_ns[at];
-    }
-  }
-  return OPIPE_OK;
+  return opi_lists_replay(t->pieces, t->lists, t->model->cuts[0],
+                          twice ? PROLOGUE_BODY_EPILOGUE : 1, arena->allocator, out, err);
+}
+
+/* Is it an action of the body's first request that runs a program? Sums of tensor groups run none.
+ */
+static bool is_planned(const opi_compiled *t, const opipe_action *action, uint32_t program) {
+  if (program == OPIPE_NONE || action->microbatch >= t->given.n_microbatches)
+    return false;
+  const opi_cut *cut = t->model->cuts[opi_class_at(t, action->microbatch)];
+  return t->model->n_members == 1 ||
+         opi_program_of(cut, action->stage, program)->graph.n_nodes != 0;
 }
 
 static opipe_status add_planned(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
-  const opi_decision *plan = &t->given; /* its actions are the view's, one by one */
-  double *start = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
-  double *end = OPI_ARENA_ARRAY(&list->arena, double, plan->n_actions);
-  if (start == NULL || end == NULL)
-    return opi_fail_nomem(err, plan->n_actions * sizeof *start, "a trace");
-  OPI_TRY(plan_times(t, &list->arena, start, end, err));
-  for (uint32_t a = 0; a < plan->n_actions; ++a) {
-    const opipe_action *action = &plan->actions[a];
+  const uint32_t n_replicas = t->given.n_replicas;
+  opi_replay_result times;
+  OPI_TRY(plan_times(t, &list->arena, &times, err));
+  for (uint32_t a = 0; a < t->pieces->n_actions; ++a) {
+    const opipe_action *action = &t->pieces->actions[a];
     const uint32_t program = opi_action_program(action);
-    if (program == OPIPE_NONE)
+    if (!is_planned(t, action, program))
       continue;
+    const uint32_t slice = opi_piece_at(t, action->stage, action->microbatch)->slice;
+    const uint32_t whole =
+        opi_whole_instance(t, action->stage * t->pieces->n_replicas + action->replica);
     const opi_trace_event event = {.pass = passes[program],
                                    .kind = OPI_TRACE_PLANNED,
                                    .rank = action->rank,
-                                   .stage = action->stage,
-                                   .replica = action->replica,
+                                   .stage = whole / n_replicas,
+                                   .replica = whole % n_replicas,
                                    .microbatch = action->microbatch,
-                                   .slice = plan->n_slices > 1 ? 1u + action->slice : 0u,
-                                   .start_ns = (uint64_t)start[a],
-                                   .end_ns = (uint64_t)end[a]};
+                                   .slice = t->model->n_slices > 1 ? 1u + slice : 0u,
+                                   .start_ns = (uint64_t)times.start_ns[a],
+                                   .end_ns = (uint64_t)times.end_ns[a]};
     OPI_TRY(add_event(list, &event, err));
   }
   return OPIPE_OK;

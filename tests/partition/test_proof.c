@@ -41,7 +41,12 @@ static void lowered_free(lowered *l) {
 static opipe_status lower_and_prove(const opi_decision *plan, opi_cut *c, lowered *l,
                                     opipe_error *err) {
   const uint32_t alignment[16] = {0};
-  *l = (lowered){.model = {.n_classes = 1, .n_slices = 1, .n_pieces = 1, .cuts = {c}}};
+  *l = (lowered){.model = {.n_classes = 1,
+                           .n_slices = 1,
+                           .n_members = 1,
+                           .n_places = 1,
+                           .n_pieces = 1,
+                           .cuts = {c}}};
   opi_arena_init(&l->model.arena, opi_allocator_system(), 0);
   OPI_TRY(opi_records_check(plan, c, err));
   OPI_TRY(opi_piece_plan_build(plan, &l->model, err));

@@ -108,7 +108,9 @@ typedef struct opipe_plan_params {
   const uint32_t *places; /* [n_places] with team: process of each rank, each with one at least;
                              n_places 0: ranks are dealt out in blocks of one size */
   uint32_t n_places;
-  uint32_t reserved3; /* 0 */
+  uint32_t tensor; /* members of a tensor group: each stage's products, tables and heads are divided
+                      among so many ranks that follow each other. Ranks, which it must divide, count
+                      all of them. 0: 1 */
 #endif
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };

@@ -157,6 +157,7 @@ class Plan(Handle):
     stages:       0: as many as there are devices, or 1; ranks: 0: as the schedule needs
     devices:   a Device, or a backend's id, for each rank; the last one repeats
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
+    tensor:       ranks among which products, tables and heads of every stage are divided; 0: 1
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
     measured:  costs of nodes are measured on this machine, not computed from rates
@@ -181,6 +182,7 @@ class Plan(Handle):
         microbatches: int = 0,
         replicas: int = 0,
         stage_replicas: Sequence[int] = (),
+        tensor: int = 0,
         schedule: Optional[str] = None,
         cut: Optional[str] = None,
         batch_dim: Optional[str] = None,
@@ -220,6 +222,7 @@ class Plan(Handle):
             flags=(1 if ignore_annotations else 0) | (2 if improve else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
             train=ffi.NULL if training is None else training.options(library, names, keep),
             stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
+            tensor=tensor,
         )  # fmt: skip
         if text is not None:
             keep.append(ffi.from_buffer("char[]", text))

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The meetings of tensor groups, at the odd places between stretches: one for every place, pass and
+ * micro-batch. All members have the same records, so they come to them in one order. */
+#include <string.h>
+
+#include "partition/lists/listing.h"
+
+/* The cut's meeting of a record; NULL: nothing is summed there. A whole backward has the sums of
+ * its two halves' places in one record, so each phase has a meeting of its own only if it is the
+ * only one. */
+static const opi_group_meeting *meeting_of(const opi_cut *cut, const opi_piece_plan *plan,
+                                           const opipe_action *action) {
+  const uint32_t stage = action->stage / plan->n_pieces;
+  const uint32_t place = opi_piece_place_of(plan->whole, action->stage % plan->n_pieces).place;
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  uint32_t low = 0, high = cut->n_meetings;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    const opi_group_meeting *m = &cut->meetings[middle];
+    if (m->stage < stage || (m->stage == stage && m->place < place))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  for (; low < cut->n_meetings; ++low) {
+    const opi_group_meeting *m = &cut->meetings[low];
+    if (m->stage != stage || m->place != place)
+      return NULL;
+    if ((phases & 1u << m->phase) != 0)
+      return m;
+  }
+  return NULL;
+}
+
+static uint64_t bytes_of(const opi_group_meeting *from) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < from->n_values; ++i)
+    sum += from->values[i].n_bytes;
+  return sum;
+}
+
+static opipe_status add_meeting(opi_listing *l, const opi_group_meeting *from,
+                                const opipe_action *action) {
+  opi_lists *lists = l->lists;
+  const uint32_t width = opi_plan_width(l->plan->whole);
+  uint32_t *ranks = OPI_ARENA_ARRAY(&lists->arena, uint32_t, width);
+  if (ranks == NULL || !opi_arena_grow(&lists->arena, (void **)&lists->meetings, &l->room_meetings,
+                                       lists->n_meetings + 1, sizeof *lists->meetings))
+    return opi_fail_nomem(l->err, sizeof *lists->meetings, "sums");
+  for (uint32_t k = 0; k < width; ++k)
+    ranks[k] = action->rank + k;
+  lists->meetings[lists->n_meetings++] = (opi_list_meeting){.ranks = ranks,
+                                                            .n_ranks = width,
+                                                            .stage = from->stage,
+                                                            .tensor = from->values[0].name,
+                                                            .n_bytes = bytes_of(from),
+                                                            .values = from->values,
+                                                            .n_values = from->n_values,
+                                                            .place = from->place,
+                                                            .pass = opi_action_program(action),
+                                                            .replica = action->replica,
+                                                            .microbatch = action->microbatch};
+  return OPIPE_OK;
+}
+
+/* The next meeting of each member's rank is the one that member 0's record at the same index in its
+ * rank's list has. */
+static void follow_members(opi_listing *l) {
+  const opi_piece_plan *plan = l->plan;
+  const uint32_t width = opi_plan_width(plan->whole);
+  for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
+    const uint32_t first = plan->rank_first[rank], of = plan->rank_first[rank - rank % width];
+    for (uint32_t a = first; rank % width != 0 && a < plan->rank_first[rank + 1]; ++a)
+      l->meeting_at[a] = l->meeting_at[of + a - first];
+  }
+}
+
+opipe_status opi_listing_group_sums(opi_listing *l) {
+  const opi_piece_plan *plan = l->plan;
+  const uint32_t width = opi_plan_width(plan->whole);
+  if (width == 1)
+    return OPIPE_OK;
+  l->meeting_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)plan->n_actions + 1);
+  if (l->meeting_at == NULL)
+    return opi_fail_nomem(l->err, plan->n_actions * sizeof(uint32_t), "sums");
+  memset(l->meeting_at, 0xff, plan->n_actions * sizeof(uint32_t));
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    const opipe_action *action = &plan->actions[a];
+    const opi_cut *cut = l->cuts[opi_row_class_of(plan->whole, action->microbatch)];
+    const opi_group_meeting *from =
+        action->rank % width == 0 ? meeting_of(cut, plan, action) : NULL;
+    if (from == NULL)
+      continue;
+    l->meeting_at[a] = l->lists->n_meetings;
+    OPI_TRY(add_meeting(l, from, action));
+  }
+  follow_members(l);
+  return OPIPE_OK;
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The members of tensor groups: one graph each (loader/shard), whose stages are cut into stretches
+ * (stretches.h). All members do the same collectives in the same order, and every number of rows is
+ * divided alike.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "partition/program/model.h"
+#include "partition/program/stretches.h"
+
+/* ---- what may be asked ---- */
+
+static opipe_status refuse(const opi_decision *plan, const char *what, opipe_error *err) {
+  return opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor groups of %u members are not combined with %s",
+                  plan->width, what);
+}
+
+opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
+  const uint32_t width = opi_plan_width(plan);
+  if (width == 1)
+    return OPIPE_OK;
+  if (plan->n_ranks % width != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "tensor groups of %u members cannot share %u rank%s",
+                    width, plan->n_ranks, plan->n_ranks == 1 ? "" : "s");
+  }
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint32_t rank = plan->instance_rank[i];
+    if (rank != OPIPE_NONE && (rank % width != 0 || rank >= plan->n_ranks)) {
+      return opi_fail(err, OPIPE_E_INVALID,
+                      "stage %u is on rank %u of %u, where no tensor group of %u members begins",
+                      i / plan->n_replicas, rank, plan->n_ranks, width);
+    }
+  }
+  if (plan->shares != NULL)
+    return refuse(plan, "replicas that share micro-batches", err);
+  if (plan->n_slices > 1)
+    return refuse(plan, "token slices", err);
+  if (plan->n_parts > 1)
+    return refuse(plan, "backwards in parts", err);
+  if (plan->n_states != 0)
+    return refuse(plan, "states of streams", err);
+  return OPIPE_OK;
+}
+
+/* ---- graphs ---- */
+
+/* Names the first nodes that could have been divided, and why they are not. */
+static opipe_status nothing_divided(const opi_decision *plan, const opi_shards *shards,
+                                    opipe_error *err) {
+  enum { NAMED = 3 };
+  char why[400] = "";
+  size_t at = 0;
+  for (uint32_t i = 0; i < shards->n_reasons && i < NAMED; ++i) {
+    const int n = snprintf(why + at, sizeof why - at, "%s'%.40s': %.80s", i == 0 ? ": " : "; ",
+                           shards->reasons[i].node, shards->reasons[i].why);
+    at += n < 0 || (size_t)n >= sizeof why - at ? 0 : (size_t)n;
+  }
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "a tensor group of %u members has nothing to divide in this model%s", plan->width,
+                  at == 0 ? ": no product reads a parameter" : why);
+}
+
+/* Sums are made for their first reader, but stand in the stage that makes the partial results, with
+ * whatever is added behind them: whole tensors travel. */
+static void pull_sums(const opi_graph *whole, const opi_shard_member *member,
+                      const uint32_t *stages, uint32_t *own) {
+  const opi_graph *g = member->bound->graph;
+  for (uint32_t v = 0; v < whole->n_values; ++v) {
+    const uint32_t made = member->value_of[v], maker = whole->values[v].producer;
+    const uint32_t node = made == OPIPE_NONE ? OPIPE_NONE : g->values[made].producer;
+    if (node != OPIPE_NONE && maker != OPIPE_NONE && stages[maker] < own[node])
+      own[node] = stages[maker];
+  }
+  for (uint32_t n = g->n_nodes; n-- > 0;) {
+    for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
+      const uint32_t v = g->nodes[n].in[i];
+      const uint32_t maker = v == OPIPE_NONE ? OPIPE_NONE : g->values[v].producer;
+      if (maker != OPIPE_NONE && own[maker] > own[n])
+        own[maker] = own[n];
+    }
+  }
+}
+
+static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *member,
+                                const uint32_t *stages, opi_arena *arena,
+                                const uint32_t **out_stages, opipe_error *err) {
+  const uint32_t n = member->bound->graph->n_nodes;
+  uint32_t *own = OPI_ARENA_ARRAY(arena, uint32_t, n);
+  if (own == NULL)
+    return opi_fail_nomem(err, n * sizeof *own, "a cut");
+  for (uint32_t i = 0; i < n; ++i)
+    own[i] = stages[member->node_of[i]];
+  pull_sums(whole, member, stages, own);
+  *out_stages = own;
+  return OPIPE_OK;
+}
+
+opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
+                                const uint32_t *stages, opi_variant *variant, opi_cut_model *model,
+                                opipe_error *err) {
+  const opi_shard_wish wish = {
+      .width = model->n_members,
+      .flags = OPI_SHARD_BARE | (opi_plan_trains(plan) ? (uint32_t)OPI_SHARD_TRAIN : 0u),
+      .evaluator = base->evaluator,
+      .allocator = plan->allocator};
+  OPI_TRY(opi_shard(variant->bound, &wish, &variant->shards, err));
+  if (variant->shards->n_divided == 0)
+    return nothing_divided(plan, variant->shards, err);
+  for (uint32_t k = 0; k < model->n_members; ++k) {
+    OPI_TRY(place_nodes(variant->bound->graph, &variant->shards->members[k], stages, &model->arena,
+                        &variant->slices[k].stage, err));
+  }
+  return OPIPE_OK;
+}
+
+/* ---- stretches ---- */
+
+/* The collectives of a member in graph order. */
+typedef struct collectives {
+  const opi_graph *graph;
+  const uint32_t *place; /* [n_nodes] of the plan's stages */
+  uint32_t next;         /* node */
+} collectives;
+
+/* Moves on to the next collective that moves anything; false: there is none. */
+static bool next_collective(collectives *c, opi_collective *out) {
+  while (c->next < c->graph->n_nodes &&
+         (!opi_collective_of(c->graph, &c->graph->nodes[c->next], out) ||
+          out->kind == OPI_COLLECTIVE_SPREAD))
+    ++c->next;
+  return c->next < c->graph->n_nodes;
+}
+
+static opipe_status differ(const collectives *a, const collectives *b, uint32_t member,
+                           opipe_error *err) {
+  const opi_graph *g = a->next < a->graph->n_nodes ? a->graph : b->graph;
+  const uint32_t node = a->next < a->graph->n_nodes ? a->next : b->next;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "members 0 and %u of a tensor group do not make '%.100s' together", member,
+                  g->nodes[node].name);
+}
+
+/* Checks that two members do the same collectives at the same places. */
+static opipe_status compare(const opi_variant *variant, uint32_t member, opipe_error *err) {
+  const opi_variant_slice *first = &variant->slices[0], *other = &variant->slices[member];
+  collectives a = {first->graph, first->stage, 0}, b = {other->graph, other->stage, 0};
+  for (bool more = true; more; ++a.next, ++b.next) {
+    opi_collective x, y;
+    more = next_collective(&a, &x);
+    if (more != next_collective(&b, &y))
+      return differ(&a, &b, member, err);
+    if (more && (a.place[a.next] != b.place[b.next] || x.kind != y.kind || x.dtype != y.dtype ||
+                 x.axis != y.axis || a.graph->nodes[a.next].pass != b.graph->nodes[b.next].pass))
+      return differ(&a, &b, member, err);
+  }
+  return OPIPE_OK;
+}
+
+/* Counts places by the stage that has most of any member. */
+static opipe_status find_places(const opi_decision *plan, const opi_variant *variant,
+                                opi_cut_model *model, opi_stretches *stretches, opipe_error *err) {
+  for (uint32_t k = 0; k < model->n_members; ++k) {
+    const opi_variant_slice *slice = &variant->slices[k];
+    const opi_stretch_source source = {
+        .graph = slice->graph,
+        .stage = slice->stage,
+        .anchor = slice->training == NULL ? NULL : slice->training->anchor,
+        .n_stages = plan->n_stages};
+    OPI_TRY(opi_stretches_find(&source, &model->arena, &stretches[k], err));
+    model->n_places =
+        stretches[k].n_places > model->n_places ? stretches[k].n_places : model->n_places;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
+  enum { PLACES_MOST = 1 << 20 };
+  opi_variant *base = &model->variants[model->base];
+  opi_stretches *stretches = OPI_ARENA_ARRAY(&model->arena, opi_stretches, model->n_members);
+  if (stretches == NULL)
+    return opi_fail_nomem(err, model->n_members * sizeof *stretches, "stretches");
+  OPI_TRY(find_places(plan, base, model, stretches, err));
+  const uint64_t n_pieces = (uint64_t)model->n_places * model->n_members;
+  if (n_pieces * plan->n_stages > PLACES_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "%u stages of %u stretches and sums, %u members: at most %d", plan->n_stages,
+                    model->n_places, model->n_members, PLACES_MOST);
+  }
+  model->n_pieces = (uint32_t)n_pieces;
+  for (uint32_t k = 0; k < model->n_members; ++k) {
+    const uint32_t n = stretches[k].n_places;
+    for (uint32_t i = 0; i < base->slices[k].graph->n_nodes; ++i) {
+      const uint32_t at = stretches[k].stage[i];
+      stretches[k].stage[i] = at / n * model->n_places + at % n;
+    }
+    for (uint32_t v = 0; v < model->n_variants; ++v)
+      model->variants[v].slices[k].stage = stretches[k].stage;
+  }
+  for (uint32_t k = 1; k < model->n_members; ++k)
+    OPI_TRY(compare(base, k, err));
+  return OPIPE_OK;
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensor groups in plans: pieces by place and member, one parameter table with parts, meetings in
+ * the lists and their proof. The model is a chain of two-layer perceptrons with residuals, whose
+ * rows micro-batches split unequally. */
+#include "loader/shard/shard.h"
+#include "partition/lists/lists.h"
+#include "partition/program/records.h"
+#include "tests/loader/backend_evaluator.h"
+#include "tests/loader/graphs.h"
+#include "tests/support/support.h"
+
+enum { HIDDEN = 6, FEATURES = 7, BLOCKS = 4, MICROBATCHES = 3, ROWS = 7, STAGES = 2 };
+
+typedef struct bench {
+  test_graph g;
+  opi_arena arena;
+  opi_bind_options options;
+  opi_bound *bound;
+  opi_decision plan;
+  opi_dim_binding dim;
+  opi_stage_times times;
+  opi_cut_model *model;
+  opi_lists *lists;
+} bench;
+
+static uint32_t parameter(bench *b, const char *name, uint32_t block, int64_t k, int64_t n) {
+  const int64_t shape[2] = {k, n};
+  float *data = OPI_ARENA_ARRAY(&b->arena, float, (size_t)(k * n));
+  test_need(data != NULL);
+  for (int64_t i = 0; i < k * n; ++i)
+    data[i] = (float)(i % 5) - 2;
+  return test_known(&b->g, opi_arena_printf(&b->arena, "%s%u", name, block), OPIPE_FLOAT, shape, 2,
+                    data);
+}
+
+static void build(bench *b) {
+  const int64_t shape[2] = {-1, HIDDEN};
+  uint32_t x = test_input(&b->g, "x", OPIPE_FLOAT, shape, 2), y = OPIPE_NONE;
+  test_dim(&b->g, 0, 0, "batch");
+  for (uint32_t i = 0; i < BLOCKS; ++i) {
+    const uint32_t up = test_op(&b->g, "MatMul", x, parameter(b, "up", i, HIDDEN, FEATURES));
+    test_node(&b->g, "Relu", 14, &up, 1, NULL, 0, &y, 1);
+    const uint32_t down = test_op(&b->g, "MatMul", y, parameter(b, "down", i, FEATURES, HIDDEN));
+    x = test_op(&b->g, "Add", x, down);
+  }
+  test_rename(&b->g, x, "y");
+  test_output(&b->g, x);
+}
+
+/* Every stage has the same number of blocks; group s has ranks s * width and so on. */
+static void decide(bench *b, uint32_t width) {
+  const opi_graph *g = b->bound->graph;
+  opi_decision *plan = &b->plan;
+  *plan = (opi_decision){
+      .allocator = opi_allocator_system(),
+      .n_ranks = STAGES * width,
+      .n_stages = STAGES,
+      .n_replicas = 1,
+      .width = width,
+      .n_microbatches = MICROBATCHES,
+      .depth = 2,
+      .schedule = "test",
+      .n_nodes = g->n_nodes,
+      .binding = {.dims = &b->dim, .n_dims = 1, .batch_dim = "batch", .batch_rows = ROWS}};
+  plan->instance_rank = OPI_ARENA_ARRAY(&b->arena, uint32_t, STAGES);
+  plan->devices = OPI_ARENA_ARRAY(&b->arena, opi_device_spec, plan->n_ranks);
+  plan->actions = OPI_ARENA_ARRAY(&b->arena, opipe_action, STAGES * MICROBATCHES);
+  plan->rank_first = OPI_ARENA_ARRAY(&b->arena, uint32_t, plan->n_ranks + 1u);
+  plan->node_keys = OPI_ARENA_ARRAY(&b->arena, const char *, g->n_nodes);
+  plan->stage_of_node = OPI_ARENA_ARRAY(&b->arena, uint32_t, g->n_nodes);
+  b->times.stage_ns = OPI_ARENA_ARRAY(&b->arena, double, STAGES);
+  test_need(plan->instance_rank != NULL && plan->devices != NULL && plan->actions != NULL &&
+            plan->rank_first != NULL && plan->node_keys != NULL && plan->stage_of_node != NULL &&
+            b->times.stage_ns != NULL);
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    plan->node_keys[n] = opi_node_key(g, &g->nodes[n]);
+    plan->stage_of_node[n] = n * STAGES / g->n_nodes;
+  }
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    plan->rank_first[r] = plan->n_actions;
+    plan->devices[r] = (opi_device_spec){.kind = "cpu", .options = ""};
+    for (uint32_t m = 0; r % width == 0 && m < MICROBATCHES; ++m) {
+      plan->actions[plan->n_actions++] = (opipe_action){
+          .rank = r, .stage = r / width, .microbatch = m, .pass = OPIPE_PASS_FORWARD};
+    }
+  }
+  plan->rank_first[plan->n_ranks] = plan->n_actions;
+  for (uint32_t s = 0; s < STAGES; ++s) {
+    plan->instance_rank[s] = s * width;
+    b->times.stage_ns[s] = 1000;
+  }
+}
+
+static void open_bench(bench *b, uint32_t width) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  memset(b, 0, sizeof *b);
+  test_open(&b->g);
+  opi_arena_init(&b->arena, opi_allocator_system(), 0);
+  build(b);
+  b->dim = (opi_dim_binding){.name = "batch", .value = ROWS};
+  opi_dim_binding most = {.name = "batch", .value = (ROWS + MICROBATCHES - 1) / MICROBATCHES};
+  b->options = test_options();
+  b->options.flags |= OPI_BIND_NO_FUSE;
+  b->options.evaluator = test_backend_evaluator();
+  b->options.dims = &most;
+  b->options.n_dims = 1;
+  OPI_ASSERT_OK_FATAL(opi_bind(&b->g.model, &b->options, &b->bound, &err), &err);
+  b->plan.binding.bind_flags = b->options.flags;
+  decide(b, width);
+  b->plan.binding.bind_flags = OPI_BIND_NO_FUSE;
+}
+
+static opipe_status make_model(bench *b, opipe_error *err) {
+  const opi_cut_sources from = {.plan = &b->plan,
+                                .times = &b->times,
+                                .file = &b->g.model,
+                                .base = &b->options,
+                                .bound = b->bound};
+  return opi_cut_model_build(&from, &b->model, err);
+}
+
+static opipe_status make_lists(bench *b, bool reference, opipe_error *err) {
+  const uint32_t alignment[16] = {0};
+  opi_lists_free(b->lists);
+  b->lists = NULL;
+  OPI_TRY(opi_records_check(&b->plan, b->model->variants[0].slices[0].cut, err));
+  OPI_TRY(opi_piece_plan_build(&b->plan, b->model, err));
+  return opi_lists_build(b->model, alignment, reference, opi_allocator_system(), &b->lists, err);
+}
+
+static void close_bench(bench *b) {
+  opi_lists_free(b->lists);
+  opi_cut_model_free(b->model);
+  opi_bound_free(b->bound);
+  opi_arena_release(&b->arena);
+  test_close(&b->g);
+}
+
+/* ---- the parameter table ---- */
+
+/* Counts the entries of a parameter's parts; members have runs of their own. */
+static int64_t entries_of(const opi_cut *cut, const char *name, uint32_t *out_rows) {
+  int64_t n = 0;
+  *out_rows = 0;
+  for (uint32_t i = 0; i < cut->n_params; ++i) {
+    if (strcmp(cut->sources[i].name, name) != 0)
+      continue;
+    ++*out_rows;
+    const opi_param_part *part = cut->parts[i];
+    OPI_ASSERT_FATAL(part != NULL);
+    uint64_t elems = 1, own = 0;
+    for (uint32_t d = 0; d < cut->sources[i].rank; ++d)
+      elems *= (uint64_t)cut->sources[i].shape[d];
+    for (uint32_t k = 0; k < part->n_runs; ++k)
+      own += (uint64_t)part->runs[k].n;
+    OPI_ASSERT_INT(cut->sources[i].shape[part->axis], (int64_t)own);
+    OPI_ASSERT_INT(cut->sources[i].n_bytes, elems * 4);
+    OPI_ASSERT_INT(part->whole.n_bytes, HIDDEN * FEATURES * 4);
+    OPI_ASSERT(part->whole.data != NULL);
+    n += (int64_t)own;
+  }
+  return n;
+}
+
+static void check_table(const bench *b, uint32_t width) {
+  const opi_cut *cut = b->model->cuts[0];
+  uint32_t n_rows = 0;
+  OPI_ASSERT_INT(cut->n_params, 2 * BLOCKS * width);
+  OPI_ASSERT_INT(entries_of(cut, "up0", &n_rows), FEATURES);
+  OPI_ASSERT_INT(n_rows, width);
+  OPI_ASSERT_INT(entries_of(cut, "down3", &n_rows), FEATURES);
+  /* a member's programs name its own rows alone */
+  for (uint32_t v = 0; v < cut->n_stages; ++v) {
+    const uint32_t member = v % width;
+    const opi_program *program = opi_program_of(cut, v, OPI_PROGRAM_F);
+    for (uint32_t i = 0; i < program->n_params; ++i)
+      OPI_ASSERT_INT(cut->parts[program->params[i]]->member, member);
+  }
+  for (uint32_t s = 0; s < STAGES; ++s) {
+    opi_arena scratch;
+    opipe_error err = OPIPE_ERROR_INIT;
+    uint32_t *params = NULL, n_own = 0, n_all = 0;
+    opi_arena_init(&scratch, opi_allocator_system(), 0);
+    OPI_ASSERT_OK(opi_member_params(b->model, s, 1, &scratch, &params, &n_own, &err), &err);
+    OPI_ASSERT_OK(opi_stage_params(b->model, s, &scratch, &params, &n_all, &err), &err);
+    OPI_ASSERT_INT(n_own, 2 * BLOCKS / STAGES);
+    OPI_ASSERT_INT(n_all, n_own * width);
+    opi_arena_release(&scratch);
+  }
+}
+
+/* ---- lists ---- */
+
+/* The n-th SUM of a rank's list. */
+static const opi_step *sum_of(const opi_lists *l, uint32_t rank, uint32_t n) {
+  uint32_t i = l->rank_first[rank];
+  for (; i < l->rank_first[rank + 1] && (l->steps[i].kind != OPI_ACT_SUM || n > 0); ++i)
+    n -= l->steps[i].kind == OPI_ACT_SUM;
+  return i < l->rank_first[rank + 1] ? &l->steps[i] : NULL;
+}
+
+static void check_meeting(const bench *b, const opi_step *step, uint32_t rank, uint32_t width) {
+  const opi_lists *l = b->lists;
+  const opi_list_meeting *meeting = &l->meetings[step->route];
+  const uint32_t member = rank % width;
+  const int64_t rows = opi_microbatch_rows(ROWS, MICROBATCHES, meeting->microbatch % MICROBATCHES);
+  OPI_ASSERT_INT(step[1].kind, OPI_ACT_AWAIT);
+  OPI_ASSERT_INT(step[1].route, step->route);
+  OPI_ASSERT_INT(meeting->n_ranks, width);
+  OPI_ASSERT_INT(meeting->ranks[member], rank);
+  OPI_ASSERT_INT(meeting->microbatch, step->microbatch);
+  OPI_ASSERT_INT(meeting->n_values, 1);
+  const opi_group_value *value = &meeting->values[0];
+  OPI_ASSERT_INT(value->kind, OPI_COLLECTIVE_SUM);
+  OPI_ASSERT(value->parts == NULL);
+  OPI_ASSERT_INT(value->outer * value->inner, rows * HIDDEN);
+  OPI_ASSERT_INT(value->n_bytes, rows * HIDDEN * 4);
+  const opi_cell *in = &b->model->cuts[0]->cells[value->in_cell[member]];
+  const opi_cell *out = &b->model->cuts[0]->cells[value->out_cell[member]];
+  OPI_ASSERT_INT(in->stage, step->stage);
+  OPI_ASSERT_INT(out->stage, step->stage);
+  OPI_ASSERT(in->source == OPI_CELL_RECEIVED && out->source == OPI_CELL_MADE);
+  const size_t at = (size_t)value->in_cell[member] * MICROBATCHES * l->n_positions;
+  OPI_ASSERT_INT(l->lies_on[at + meeting->microbatch], rank);
+}
+
+/* All ranks of a group come to the same meetings in the same order, and wait for each. */
+static void check_meetings(const bench *b, uint32_t width) {
+  const opi_lists *l = b->lists;
+  const uint32_t n_sums = BLOCKS / STAGES * MICROBATCHES * l->n_positions;
+  OPI_ASSERT_INT(l->n_meetings, STAGES * n_sums);
+  for (uint32_t rank = 0; rank < l->n_ranks; ++rank) {
+    for (uint32_t i = 0; i < n_sums; ++i) {
+      const opi_step *step = sum_of(l, rank, i);
+      OPI_ASSERT_FATAL(step != NULL);
+      OPI_ASSERT_INT(step->route, sum_of(l, rank - rank % width, i)->route);
+      check_meeting(b, step, rank, width);
+    }
+    OPI_ASSERT(sum_of(l, rank, n_sums) == NULL);
+  }
+}
+
+static void check_outputs(const bench *b, uint32_t width) {
+  const opi_cut *cut = b->model->cuts[0];
+  uint32_t n = 0;
+  OPI_ASSERT(opi_output_is_made(cut, 0));
+  for (uint32_t k = 0; k < cut->n_pieces; ++k)
+    n += cut->output_cell[k] != OPIPE_NONE;
+  OPI_ASSERT_INT(n, 1);
+  for (uint32_t k = 0; k < width; ++k)
+    OPI_ASSERT_INT(cut->output_parts[k].axis, -1);
+}
+
+static void test_a_group_is_planned_and_proven(void) {
+  static const uint32_t widths[] = {2, 3, 5};
+  for (size_t i = 0; i < OPI_COUNT(widths); ++i) {
+    bench b;
+    opipe_error err = OPIPE_ERROR_INIT;
+    open_bench(&b, widths[i]);
+    OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+    OPI_ASSERT_INT(b.model->n_pieces, b.model->n_places * widths[i]);
+    check_table(&b, widths[i]);
+    check_outputs(&b, widths[i]);
+    OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
+    check_meetings(&b, widths[i]);
+    close_bench(&b);
+  }
+}
+
+/* The time of a stage is spread over its stretches; the link's time of every sum is added. */
+static void test_sums_take_time(void) {
+  bench b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_replay_result fast = {0}, slow = {0};
+  open_bench(&b, 2);
+  OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+  OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
+  const opi_cut *cut = b.model->cuts[0];
+  OPI_ASSERT_OK(
+      opi_lists_replay(&b.model->piece_plan, b.lists, cut, 8, opi_allocator_system(), &fast, &err),
+      &err);
+  b.plan.link.latency_ns = 50;
+  OPI_ASSERT_OK(
+      opi_lists_replay(&b.model->piece_plan, b.lists, cut, 8, opi_allocator_system(), &slow, &err),
+      &err);
+  /* 2 messages of half the sum each, twice in a stage, of 3 micro-batches */
+  OPI_ASSERT(fast.interval_ns >= MICROBATCHES * 1000.0);
+  OPI_ASSERT(fast.interval_ns < MICROBATCHES * 1020.0);
+  OPI_ASSERT_INT(slow.interval_ns - fast.interval_ns, MICROBATCHES * 2 * 2 * 50);
+  close_bench(&b);
+}
+
+static void test_the_reference_adds_up_once(void) {
+  bench b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t n_sums = 0, n_computed[3] = {0};
+  open_bench(&b, 3);
+  OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+  OPI_ASSERT_OK_FATAL(make_lists(&b, true, &err), &err);
+  for (uint32_t i = 0; i < b.lists->n_steps; ++i) {
+    const opi_step *step = &b.lists->steps[i];
+    OPI_ASSERT(step->kind != OPI_ACT_AWAIT);
+    n_sums += step->kind == OPI_ACT_SUM;
+    if (step->kind == OPI_ACT_SUM) { /* all members have come equally far */
+      OPI_ASSERT_INT(n_computed[0], n_computed[1]);
+      OPI_ASSERT_INT(n_computed[0], n_computed[2]);
+    }
+    if (step->kind == OPI_ACT_COMPUTE)
+      ++n_computed[step->stage % 3];
+  }
+  OPI_ASSERT_INT(n_sums, BLOCKS * MICROBATCHES * b.lists->n_positions);
+  close_bench(&b);
+}
+
+/* ---- refusals ---- */
+
+static void test_swapped_sums_are_refused_with_the_cycle(void) {
+  bench b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t first = OPIPE_NONE;
+  open_bench(&b, 2);
+  OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+  OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
+  for (uint32_t i = b.lists->rank_first[1]; i < b.lists->rank_first[2]; ++i) {
+    opi_step *step = &b.lists->steps[i];
+    if (step->kind != OPI_ACT_SUM)
+      continue;
+    if (first != OPIPE_NONE) {
+      opi_step *other = &b.lists->steps[first];
+      const uint32_t route = step->route;
+      step->route = step[1].route = other->route;
+      other->route = other[1].route = route;
+      break;
+    }
+    first = i;
+  }
+  const opipe_status status = opi_lists_prove(&b.model->piece_plan, b.lists, b.model->cuts[0],
+                                              opi_allocator_system(), &err);
+  OPI_ASSERT_INT(status, OPIPE_E_INVALID);
+  OPI_ASSERT(strstr(err.message, "rank 0") != NULL && strstr(err.message, "rank 1") != NULL);
+  OPI_ASSERT(strstr(err.message, "the sum of '") != NULL);
+  close_bench(&b);
+}
+
+static void refused(bench *b, opipe_status status, const char *words) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_cut_model_free(b->model);
+  b->model = NULL;
+  OPI_ASSERT_INT(make_model(b, &err), status);
+  if (strstr(err.message, words) == NULL)
+    OPI_FAIL("'%s' lacks '%s'", err.message, words);
+}
+
+static void test_refusals_name_both_numbers(void) {
+  bench b;
+  uint32_t shares[STAGES] = {1, 1};
+  open_bench(&b, 2);
+  b.plan.n_ranks = 3;
+  refused(&b, OPIPE_E_INVALID, "2 members cannot share 3 ranks");
+  b.plan.n_ranks = 4;
+  b.plan.instance_rank[1] = 3;
+  refused(&b, OPIPE_E_INVALID, "stage 1 is on rank 3 of 4");
+  b.plan.instance_rank[1] = 2;
+  b.plan.shares = shares;
+  refused(&b, OPIPE_E_UNSUPPORTED, "replicas that share micro-batches");
+  b.plan.shares = NULL;
+  b.plan.n_slices = 2;
+  refused(&b, OPIPE_E_UNSUPPORTED, "token slices");
+  b.plan.n_slices = 0;
+  b.plan.n_parts = 2;
+  refused(&b, OPIPE_E_UNSUPPORTED, "backwards in parts");
+  close_bench(&b);
+  open_bench(&b, FEATURES + 2); /* more members than features */
+  refused(&b, OPIPE_E_UNSUPPORTED, "9 members has nothing to divide");
+  close_bench(&b);
+}
+
+OPI_TEST_MAIN("tensor groups", OPI_TEST(test_a_group_is_planned_and_proven),
+              OPI_TEST(test_sums_take_time), OPI_TEST(test_the_reference_adds_up_once),
+              OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
+              OPI_TEST(test_refusals_name_both_numbers))
