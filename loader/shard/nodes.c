@@ -246,8 +246,9 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
   for (uint32_t o = 0; o < node->n_out; ++o) {
     divided = divided || out_labels[o] != NULL;
     const char *name = node->out[o] == OPIPE_NONE ? "" : value_of(w, node->out[o])->name;
-    if (node->out[o] != OPIPE_NONE && naming == OPI_NAMES_PARTIAL)
-      name = opi_arena_printf(w->b.graph->arena, "%s/partial", name);
+    if (node->out[o] != OPIPE_NONE && (naming == OPI_NAMES_PARTIAL || naming == OPI_NAMES_ROWS))
+      name = opi_arena_printf(w->b.graph->arena, "%s/%s", name,
+                              naming == OPI_NAMES_PARTIAL ? "partial" : "rows");
     names[o] = node->out[o] != OPIPE_NONE && naming == OPI_NAMES_NEW ? NULL : name;
     if (name == NULL)
       return no_memory(w);
@@ -255,6 +256,8 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
   OPI_TRY(opi_w_origin(w, node));
   if (divided)
     OPI_TRY(adapt(w, n, own, in_labels, out_labels, attrs, &n_attrs));
+  else if (naming == OPI_NAMES_ROWS)
+    opi_w_row_attrs(w, n, attrs, &n_attrs);
   if (naming != OPI_NAMES_NEW) { /* masks of Dropout are told by the node's name */
     w->b.origin = node;
     w->b.n_emitted = 0;

@@ -287,8 +287,8 @@ static const struct {
 } counts[] = {
     {"bert", 14, 1},      {"bloom", 10, 1},     {"distilbert", 10, 1}, {"gemma2", 10, 1},
     {"gpt2", 14, 1},      {"gptneox", 8, 1},    {"llama", 14, 1},      {"olmo2", 18, 1},
-    {"opt", 11, 1},       {"perceiver", 20, 1}, {"phi3", 10, 1},       {"qwen2", 10, 1},
-    {"qwen2_moe", 12, 1}, {"roberta", 10, 1},   {"siglip", 26, 0},     {"t5", 24, 1},
+    {"opt", 11, 1},       {"perceiver", 19, 1}, {"phi3", 10, 1},       {"qwen2", 10, 1},
+    {"qwen2_moe", 12, 1}, {"roberta", 10, 1},   {"siglip", 25, 0},     {"t5", 24, 1},
     {"t5v11", 24, 1},     {"vit", 9, 1},        {"whisper", 23, 1},
 };
 
