@@ -70,6 +70,12 @@ opipe_status opi_w_row(opi_writer *w, uint32_t v, uint32_t *out) {
 opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out) {
   const opi_value *x = value_of(w, v);
   const uint32_t k = w->s->rows[v];
+  const opi_node *node = &w->s->g->nodes[x->producer];
+  if (w->s->by_rows[x->producer] && opi_op_of(node)->takes == OPI_TAKES_FORM) {
+    OPI_TRY(sum ? opi_w_spread(w, node->in[0], out) : opi_w_whole(w, node->in[0], out));
+    OPI_TRY(opi_w_origin(w, node));
+    return reshape(w, *out, x->shape, (uint32_t)x->rank, out);
+  }
   const int64_t *parts = parts_of(w, opi_sh_count_rows(x->shape, k));
   if (parts == NULL)
     return no_memory(w);

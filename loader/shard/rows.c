@@ -28,6 +28,7 @@ typedef struct row_state {
   uint32_t *ends;  /* [n_values] of a partial value: the value that is summed */
   bool *row_reads; /* [n_values] read by rows */
   bool *whole_reads;
+  bool *spread_reads; /* [n_values] of those read whole: beside something divided */
 } row_state;
 
 static bool is_live(const opi_sharder *s, const opi_node *node) {
@@ -172,8 +173,8 @@ static bool is_beside(const opi_sharder *s, const opi_node *node, uint32_t i, co
   if (v == OPIPE_NONE || (s->rows[v] == 0 && !whole))
     return false;
   const opi_value *y = opi_sh_value(s, v);
-  return s->rows[v] != 0 || (y->rank == x->rank &&
-                             memcmp(y->shape, x->shape, k * sizeof(*x->shape)) == 0);
+  return s->rows[v] != 0 ||
+         (y->rank == x->rank && memcmp(y->shape, x->shape, k * sizeof(*x->shape)) == 0);
 }
 
 /* Does the node carry each of the first k dimensions, entry by entry, to the same ones of all
@@ -229,8 +230,8 @@ static bool carried_rows(opi_sharder *s, uint32_t n, uint32_t first) {
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
     same = same && (v == OPIPE_NONE || s->rows[v] == 0 ||
-                    (s->rows[v] == k && memcmp(opi_sh_value(s, v)->shape, x->shape,
-                                               k * sizeof(*x->shape)) == 0));
+                    (s->rows[v] == k &&
+                     memcmp(opi_sh_value(s, v)->shape, x->shape, k * sizeof(*x->shape)) == 0));
   }
   if (!same || op->carry == NULL || (op->takes & (OPI_TAKES_TUPLES | OPI_TAKES_SCATTERED)) != 0 ||
       is_in_steps(s, node, k)) {
@@ -292,7 +293,42 @@ static bool has_to_be_whole(const row_state *t, const opi_node *node) {
   return false;
 }
 
-/* Nobody reads its rows, and gathering what it reads takes fewer bytes than what it makes. */
+static bool only_moves(const opi_node *node) {
+  return (opi_op_of(node)->takes & (OPI_TAKES_FORM | OPI_TAKES_TURNED)) != 0;
+}
+
+/* The only value that node n reads in rows and that is not gathered anyway; NONE: nothing. False:
+ * there are several. */
+static bool one_source(const row_state *t, uint32_t n, uint32_t *out) {
+  const opi_sharder *s = t->s;
+  *out = OPIPE_NONE;
+  for (uint32_t i = 0; i < s->g->nodes[n].n_in; ++i) {
+    const uint32_t v = s->g->nodes[n].in[i];
+    if (v == OPIPE_NONE || s->rows[v] == 0 || t->whole_reads[v] || v == *out)
+      continue;
+    if (*out != OPIPE_NONE)
+      return false;
+    *out = v;
+  }
+  return true;
+}
+
+/* Up from v, as long as values are read once: what would have to be gathered to compute v whole;
+ * NONE: nothing. */
+static uint32_t source_of(const row_state *t, uint32_t v) {
+  const opi_sharder *s = t->s;
+  while (v != OPIPE_NONE && s->rows[v] != 0 && !t->whole_reads[v]) {
+    const uint32_t p = opi_sh_value(s, v)->producer;
+    uint32_t next = OPIPE_NONE;
+    if (!s->by_rows[p] || s->uses[v] != 1 || !one_source(t, p, &next))
+      return v;
+    v = next;
+  }
+  return OPIPE_NONE;
+}
+
+/* Nobody reads its rows, and gathering what it reads takes fewer bytes than what it makes; for a
+ * movement, no more. */
 static bool is_better_whole(const row_state *t, uint32_t n) {
   const opi_sharder *s = t->s;
   const opi_node *node = &s->g->nodes[n];
@@ -309,12 +345,55 @@ static bool is_better_whole(const row_state *t, uint32_t n) {
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
-    bool again = v == OPIPE_NONE || s->rows[v] == 0 || t->whole_reads[v];
+    bool again = source_of(t, v) == OPIPE_NONE;
     for (uint32_t k = 0; !again && k < i; ++k)
       again = node->in[k] == v;
     read += again ? 0 : opi_sh_value(s, v)->n_bytes;
   }
-  return read < made;
+  return read < made || (read == made && made != 0 && only_moves(node));
+}
+
+/* Results of node n that are gathered, if for whole readers alone, and if computing them whole
+ * takes nothing but x. */
+static uint32_t results_of(const row_state *t, uint32_t n, uint32_t x) {
+  const opi_sharder *s = t->s;
+  const opi_node *node = &s->g->nodes[n];
+  uint32_t next = OPIPE_NONE, results = 0;
+  if (!s->by_rows[n] || !one_source(t, n, &next) || next == OPIPE_NONE || source_of(t, next) != x)
+    return 0;
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    const uint32_t v = node->out[o];
+    if (v == OPIPE_NONE)
+      continue;
+    if (t->row_reads[v] || t->spread_reads[v])
+      return 0;
+    results += t->whole_reads[v];
+  }
+  return results;
+}
+
+/* Node n, and all between x and it. */
+static void take_path(const row_state *t, uint32_t n, uint32_t x) {
+  uint32_t next = OPIPE_NONE;
+  while (one_source(t, n, &next) && next != OPIPE_NONE) {
+    take_back(t->s, n);
+    if (next == x)
+      return;
+    n = opi_sh_value(t->s, next)->producer;
+  }
+}
+
+/* One value gathered instead of several that are computed from it. */
+static bool gather_before(const row_state *t, uint32_t x) {
+  const uint32_t n_nodes = t->s->g->n_nodes;
+  uint32_t results = 0;
+  for (uint32_t n = 0; n < n_nodes; ++n)
+    results += results_of(t, n, x);
+  for (uint32_t n = 0; results > 1 && n < n_nodes; ++n) {
+    if (results_of(t, n, x) != 0)
+      take_path(t, n, x);
+  }
+  return results > 1;
 }
 
 /* Is input i of an addition to a partial sum, or of a layer, added to rows? */
@@ -339,6 +418,8 @@ static void note_reads(const row_state *t, uint32_t n) {
       t->row_reads[v] = true;
     else
       t->whole_reads[v] = true;
+    if (kind == OPI_READ_SPREAD || kind == OPI_READ_CUT)
+      t->spread_reads[v] = t->spread_reads[v] || !s->by_rows[n];
   }
 }
 
@@ -366,34 +447,49 @@ static void sweep(const row_state *t, bool *out_changed) {
   }
 }
 
-/* What is added behind a sum is read by rows, and what else is read whole is gathered. */
+/* What is added behind a sum is read by rows; outputs are whole. */
 static void mark_reads(const row_state *t) {
   opi_sharder *s = t->s;
   const opi_graph *g = s->g;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    const opi_node *node = &g->nodes[n];
-    bool mixes = false;
-    for (uint32_t i = 0; is_live(s, node) && i < node->n_in; ++i) {
-      const uint32_t v = node->in[i];
-      if (v == OPIPE_NONE)
-        continue;
-      if (is_added_to_rows(t, n, i))
+    for (uint32_t i = 0; is_live(s, &g->nodes[n]) && i < g->nodes[n].n_in; ++i) {
+      if (g->nodes[n].in[i] != OPIPE_NONE && is_added_to_rows(t, n, i))
         read_rows(s, n, i);
-      const bool whole = s->rows[v] != 0 && s->decisions[n].reads[i].kind == OPI_READ_WHOLE;
-      s->gathered[v] = s->gathered[v] || whole;
-      mixes = mixes || whole;
     }
-    if (!mixes)
-      s->mixes[n] = NULL;
   }
   for (uint32_t o = 0; o < g->n_outputs; ++o) {
     const uint32_t v = g->outputs[o];
     const uint32_t p = g->values[v].producer;
-    s->gathered[v] = s->gathered[v] || s->rows[v] != 0;
     if (s->rows[v] != 0 && s->mixes[p] == NULL) {
       s->mixes[p] = opi_arena_printf(&s->keep, "'%s' is an output", g->values[v].name);
       s->failed = s->failed || s->mixes[p] == NULL;
     }
+  }
+}
+
+static void mark_early(opi_sharder *s, const opi_node *node) {
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] != OPIPE_NONE)
+      s->early[node->out[o]] = true;
+  }
+}
+
+/* What comes before all sums; then movements of what is whole. */
+static void find_early(opi_sharder *s) {
+  const opi_graph *g = s->g;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const opi_node *node = &g->nodes[n];
+    bool early = s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n];
+    for (uint32_t i = 0; early && i < node->n_in; ++i) {
+      const uint32_t v = node->in[i];
+      early = v == OPIPE_NONE || opi_sh_value(s, v)->producer == OPIPE_NONE || s->early[v];
+    }
+    if (early)
+      mark_early(s, node);
+  }
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    if (s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n] && only_moves(&g->nodes[n]))
+      mark_early(s, &g->nodes[n]);
   }
 }
 
@@ -404,8 +500,10 @@ opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err) {
                  .sums = OPI_ARENA_ARRAY(&s->scratch, bool, values),
                  .ends = OPI_ARENA_ARRAY(&s->scratch, uint32_t, values),
                  .row_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
-                 .whole_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values)};
-  if (t.sums == NULL || t.ends == NULL || t.row_reads == NULL || t.whole_reads == NULL)
+                 .whole_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
+                 .spread_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values)};
+  if (t.sums == NULL || t.ends == NULL || t.row_reads == NULL || t.whole_reads == NULL ||
+      t.spread_reads == NULL)
     return opi_fail_nomem(err, values * 7, "rows");
   find_sums(&t);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
@@ -423,7 +521,10 @@ opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err) {
   for (bool changed = true; changed;) {
     changed = false;
     sweep(&t, &changed);
+    for (uint32_t v = 0; !changed && v < g->n_values; ++v)
+      changed = s->rows[v] != 0 && !t.whole_reads[v] && t.row_reads[v] && gather_before(&t, v);
   }
   mark_reads(&t);
+  find_early(s);
   return s->failed ? opi_fail_nomem(err, values, "rows") : OPIPE_OK;
 }

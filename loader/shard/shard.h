@@ -25,8 +25,8 @@ enum {
   OPI_SHARD_DENSE = 2u, /* dense copies always */
   OPI_SHARD_BARE = 4u,  /* no copies: whoever runs the graph packs them */
   /* The sequence form (Korthikanti et al. 2022): between a partial sum and the next node that needs
-   * all rows (samples x tokens), each member has some of the rows. A sum becomes a GroupScatter, and
-   * a GroupGather stands where all rows are needed. */
+   * all rows (samples x tokens), each member has some of the rows. A sum becomes a GroupScatter,
+   * and a GroupGather stands where all rows are needed. */
   OPI_SHARD_SEQUENCE = 8u
 };
 
@@ -89,8 +89,8 @@ typedef struct opi_shard_member {
   opi_shard_part *params, *inputs, *outputs; /* only divided ones; outputs in file order */
   uint32_t n_params, n_inputs, n_outputs;
   uint32_t *sums; /* [n_sums] values of this graph: whole parameters whose gradients in members are
-                     partial sums (K and V norms, scales of heads, whatever is read beside rows); sum
-                     them over the group */
+                     partial sums (K and V norms, scales of heads, whatever is read beside rows);
+                     sum them over the group */
   uint32_t n_sums;
   uint32_t
       n_repeated; /* heads of keys and values that are repeated because queries fall unevenly */

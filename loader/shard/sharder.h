@@ -112,7 +112,8 @@ typedef struct opi_sharder {
   /* rows.c; all zero without OPI_SHARD_SEQUENCE */
   uint8_t *rows;      /* [n_values] of values in rows: dimensions that are flattened; else 0 */
   bool *by_rows;      /* [n_nodes] computed by rows */
-  bool *gathered;     /* [n_values] in rows, and read whole beside nothing divided */
+  bool *gathered;     /* [n_values] read whole where gradients are no partial sums */
+  bool *early;        /* [n_values] computed whole from values that depend on no sum, or moved */
   const char **mixes; /* [n_nodes] why it needs all rows of what it reads */
 
   /* settled */
@@ -178,8 +179,8 @@ bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels
 uint64_t opi_sh_leaf_form(const opi_sharder *s,
                           uint32_t v); /* of a leaf read beside what is divided */
 opi_shard_holder opi_sh_holder(opi_sharder *s, const opi_labels *l, int64_t i);
-/* Is v made from parameters alone, and read only where gradients are partial sums? Then those of
- * the parameters are, and no node sums v's own. */
+/* Is v made from parameters alone (or `early`), and read only where gradients are partial sums?
+ * Then those of what it is made from are, and no node sums v's own. */
 bool opi_sh_is_pushed(const opi_sharder *s, uint32_t v);
 /* ---- rows.c ---- */
 /* Decides what is in rows, once all else is settled and `needed` is known. */

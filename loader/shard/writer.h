@@ -66,7 +66,8 @@ opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out);
 opipe_status opi_w_scatter(opi_writer *w, uint32_t v, uint32_t *out);
 /* The member's rows of v, which is in rows. */
 opipe_status opi_w_row(opi_writer *w, uint32_t v, uint32_t *out);
-/* All rows of v, which is in rows. sum: its gradients in the members are partial. */
+/* All rows of v, which is in rows; one collective for all its forms. sum: its gradients in the
+ * members are partial. */
 opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out);
 /* v beside a value y whose first k dimensions are rows: the member's rows of v, or v if it has no
  * dimension of them. Dimensions are counted from the last. */

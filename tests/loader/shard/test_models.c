@@ -126,9 +126,9 @@ static void run_rows(const char *name, const test_model *m, const opi_bound *bou
     for (uint32_t o = 0; o < a->graph->n_outputs; ++o) {
       const uint32_t x = a->graph->outputs[o], y = b->graph->outputs[o];
       const uint64_t n = a->graph->values[x].n_bytes;
-      (void)opi_test_check(n == b->graph->values[y].n_bytes && memcmp(a->data[x], b->data[y], n) == 0,
-                           __FILE__, __LINE__, false, "%s: rows: '%s' has other bits", name,
-                           a->graph->values[x].name);
+      (void)opi_test_check(
+          n == b->graph->values[y].n_bytes && memcmp(a->data[x], b->data[y], n) == 0, __FILE__,
+          __LINE__, false, "%s: rows: '%s' has other bits", name, a->graph->values[x].name);
     }
   }
   if (ok) {

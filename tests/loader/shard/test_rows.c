@@ -117,8 +117,8 @@ static const char *const cases[] = {
     "NegativeLogLikelihoodLoss@13 X[6,10] i{0,3,9,4,5,1} | reduction=$sum -> w=",
 };
 
-/* The sequence form: behind a partial sum, the member's rows (r), or all of them (w). The numbers are
- * those of the plain form to the bit. "> OP" more is done with the result. */
+/* The sequence form: behind a partial sum, the member's rows (r), or all of them (w). The numbers
+ * are those of the plain form to the bit. "> OP" more is done with the result. */
 static const char *const row_cases[] = {
     "Relu@14 P[2,3,7] -> r",
     "Relu@14 P[1,1,7] -> r",
@@ -348,7 +348,8 @@ static void check_rows(const char *text, const opi_bound *bound, uint32_t width,
       const bool same =
           a->values[x].n_bytes == b->values[y].n_bytes &&
           memcmp(plain.members[r].data[x], t.members[r].data[y], a->values[x].n_bytes) == 0;
-      (void)opi_test_check(same, __FILE__, __LINE__, false, "%s: width %u: other bits", text, width);
+      (void)opi_test_check(same, __FILE__, __LINE__, false, "%s: width %u: other bits", text,
+                           width);
     }
   }
   if (ok) {
