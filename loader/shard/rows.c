@@ -4,11 +4,11 @@
  * Rows begin where a partial sum is summed: all dimensions but its last, flattened. A whole node
  * passes them on if its rule says so for each of these dimensions (`carry`), or if it broadcasts;
  * whatever else it reads is cut to the member's rows, or has none. All others need the rows of all
- * members. A node whose result only they read is computed whole where that gathers less.
+ * members; row_costs.c takes back what is better whole.
  */
 #include <string.h>
 
-#include "loader/shard/rules.h"
+#include "loader/shard/rows.h"
 
 int64_t opi_sh_count_rows(const int64_t *shape, uint32_t k) {
   int64_t n = 1;
@@ -22,23 +22,6 @@ opi_shard_run opi_sh_row_run(const opi_sharder *s, int64_t rows, uint32_t r) {
   return (opi_shard_run){i * less + (i < more ? i : more), less + (i < more)};
 }
 
-typedef struct row_state {
-  opi_sharder *s;
-  bool *sums;      /* [n_values] partial, and summed at a reader */
-  uint32_t *ends;  /* [n_values] of a partial value: the value that is summed */
-  bool *row_reads; /* [n_values] read by rows */
-  bool *whole_reads;
-  bool *spread_reads; /* [n_values] of those read whole: beside something divided */
-} row_state;
-
-static bool is_live(const opi_sharder *s, const opi_node *node) {
-  for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] != OPIPE_NONE && s->needed[node->out[o]])
-      return true;
-  }
-  return false;
-}
-
 /* ---- where rows begin ---- */
 
 static bool is_output(const opi_graph *g, uint32_t v) {
@@ -50,7 +33,7 @@ static bool is_output(const opi_graph *g, uint32_t v) {
 }
 
 /* Partial values are read once where they are passed on. */
-static void find_sums(row_state *t) {
+static void find_sums(opi_row_state *t) {
   const opi_sharder *s = t->s;
   for (uint32_t v = 0; v < s->g->n_values; ++v) {
     t->ends[v] = v;
@@ -58,7 +41,7 @@ static void find_sums(row_state *t) {
   }
   for (uint32_t n = s->g->n_nodes; n-- > 0;) {
     const opi_node *node = &s->g->nodes[n];
-    for (uint32_t i = 0; is_live(s, node) && i < node->n_in; ++i) {
+    for (uint32_t i = 0; opi_sh_is_live(s, node) && i < node->n_in; ++i) {
       const uint32_t v = node->in[i];
       if (v == OPIPE_NONE || !s->partial[v])
         continue;
@@ -70,7 +53,7 @@ static void find_sums(row_state *t) {
   }
 }
 
-static void begin_rows(const row_state *t, uint32_t v) {
+static void begin_rows(const opi_row_state *t, uint32_t v) {
   const opi_value *x = opi_sh_value(t->s, v);
   if (t->sums[v] && x->rank > 1 && opi_dtype_is_float(x->dtype) && opi_elems(x) > 0)
     t->s->rows[v] = (uint8_t)(x->rank - 1);
@@ -271,189 +254,13 @@ static void pass_rows(opi_sharder *s, uint32_t n) {
     s->by_rows[n] = carried_rows(s, n, first);
 }
 
-/* ---- what is better computed whole ---- */
-
-static void take_back(opi_sharder *s, uint32_t n) {
-  const opi_node *node = &s->g->nodes[n];
-  s->by_rows[n] = false;
-  memset(s->decisions[n].reads, 0, node->n_in * sizeof(opi_read));
-  for (uint32_t o = 0; o < node->n_out; ++o) {
-    if (node->out[o] != OPIPE_NONE)
-      s->rows[node->out[o]] = 0;
-  }
-}
-
-/* Collectives take float types. */
-static bool has_to_be_whole(const row_state *t, const opi_node *node) {
-  for (uint32_t o = 0; o < node->n_out; ++o) {
-    const uint32_t v = node->out[o];
-    if (v != OPIPE_NONE && t->whole_reads[v] && !opi_dtype_is_float(opi_sh_value(t->s, v)->dtype))
-      return true;
-  }
-  return false;
-}
-
-static bool only_moves(const opi_node *node) {
-  return (opi_op_of(node)->takes & (OPI_TAKES_FORM | OPI_TAKES_TURNED)) != 0;
-}
-
-/* The only value that node n reads in rows and that is not gathered anyway; NONE: nothing. False:
- * there are several. */
-static bool one_source(const row_state *t, uint32_t n, uint32_t *out) {
-  const opi_sharder *s = t->s;
-  *out = OPIPE_NONE;
-  for (uint32_t i = 0; i < s->g->nodes[n].n_in; ++i) {
-    const uint32_t v = s->g->nodes[n].in[i];
-    if (v == OPIPE_NONE || s->rows[v] == 0 || t->whole_reads[v] || v == *out)
-      continue;
-    if (*out != OPIPE_NONE)
-      return false;
-    *out = v;
-  }
-  return true;
-}
-
-/* Up from v, as long as values are read once: what would have to be gathered to compute v whole;
- * NONE: nothing. */
-static uint32_t source_of(const row_state *t, uint32_t v) {
-  const opi_sharder *s = t->s;
-  while (v != OPIPE_NONE && s->rows[v] != 0 && !t->whole_reads[v]) {
-    const uint32_t p = opi_sh_value(s, v)->producer;
-    uint32_t next = OPIPE_NONE;
-    if (!s->by_rows[p] || s->uses[v] != 1 || !one_source(t, p, &next))
-      return v;
-    v = next;
-  }
-  return OPIPE_NONE;
-}
-
-/* Nobody reads its rows, and gathering what it reads takes fewer bytes than what it makes; for a
- * movement, no more. */
-static bool is_better_whole(const row_state *t, uint32_t n) {
-  const opi_sharder *s = t->s;
-  const opi_node *node = &s->g->nodes[n];
-  uint64_t made = 0, read = 0;
-  if (has_to_be_whole(t, node))
-    return true;
-  for (uint32_t o = 0; o < node->n_out; ++o) {
-    const uint32_t v = node->out[o];
-    if (v == OPIPE_NONE)
-      continue;
-    if (t->row_reads[v])
-      return false;
-    made += t->whole_reads[v] ? opi_sh_value(s, v)->n_bytes : 0;
-  }
-  for (uint32_t i = 0; i < node->n_in; ++i) {
-    const uint32_t v = node->in[i];
-    bool again = source_of(t, v) == OPIPE_NONE;
-    for (uint32_t k = 0; !again && k < i; ++k)
-      again = node->in[k] == v;
-    read += again ? 0 : opi_sh_value(s, v)->n_bytes;
-  }
-  return read < made || (read == made && made != 0 && only_moves(node));
-}
-
-/* Results of node n that are gathered, if for whole readers alone, and if computing them whole
- * takes nothing but x. */
-static uint32_t results_of(const row_state *t, uint32_t n, uint32_t x) {
-  const opi_sharder *s = t->s;
-  const opi_node *node = &s->g->nodes[n];
-  uint32_t next = OPIPE_NONE, results = 0;
-  if (!s->by_rows[n] || !one_source(t, n, &next) || next == OPIPE_NONE || source_of(t, next) != x)
-    return 0;
-  for (uint32_t o = 0; o < node->n_out; ++o) {
-    const uint32_t v = node->out[o];
-    if (v == OPIPE_NONE)
-      continue;
-    if (t->row_reads[v] || t->spread_reads[v])
-      return 0;
-    results += t->whole_reads[v];
-  }
-  return results;
-}
-
-/* Node n, and all between x and it. */
-static void take_path(const row_state *t, uint32_t n, uint32_t x) {
-  uint32_t next = OPIPE_NONE;
-  while (one_source(t, n, &next) && next != OPIPE_NONE) {
-    take_back(t->s, n);
-    if (next == x)
-      return;
-    n = opi_sh_value(t->s, next)->producer;
-  }
-}
-
-/* One value gathered instead of several that are computed from it. */
-static bool gather_before(const row_state *t, uint32_t x) {
-  const uint32_t n_nodes = t->s->g->n_nodes;
-  uint32_t results = 0;
-  for (uint32_t n = 0; n < n_nodes; ++n)
-    results += results_of(t, n, x);
-  for (uint32_t n = 0; results > 1 && n < n_nodes; ++n) {
-    if (results_of(t, n, x) != 0)
-      take_path(t, n, x);
-  }
-  return results > 1;
-}
-
-/* Is input i of an addition to a partial sum, or of a layer, added to rows? */
-static bool is_added_to_rows(const row_state *t, uint32_t n, uint32_t i) {
-  const opi_sharder *s = t->s;
-  const opi_node *node = &s->g->nodes[n];
-  const uint32_t mode = s->decisions[n].mode, kind = s->decisions[n].reads[i].kind;
-  const bool added = mode == OPI_MODE_ADD ||
-                     (mode == OPI_MODE_SUM && opi_op_of(node)->sums == OPI_SUMS_LAYER && i == 2);
-  return added && (kind == OPI_READ_WHOLE || kind == OPI_READ_ROWS) &&
-         s->rows[t->ends[node->out[0]]] != 0;
-}
-
-static void note_reads(const row_state *t, uint32_t n) {
-  const opi_sharder *s = t->s;
-  const opi_node *node = &s->g->nodes[n];
-  for (uint32_t i = 0; i < node->n_in; ++i) {
-    const uint32_t v = node->in[i], kind = s->decisions[n].reads[i].kind;
-    if (v == OPIPE_NONE || kind == OPI_READ_OWN)
-      continue;
-    if (kind == OPI_READ_ROWS || is_added_to_rows(t, n, i))
-      t->row_reads[v] = true;
-    else
-      t->whole_reads[v] = true;
-    if (kind == OPI_READ_SPREAD || kind == OPI_READ_CUT)
-      t->spread_reads[v] = t->spread_reads[v] || !s->by_rows[n];
-  }
-}
-
-/* From the last node to the first, as readers come behind. *out_changed: something became whole. */
-static void sweep(const row_state *t, bool *out_changed) {
-  opi_sharder *s = t->s;
-  const opi_graph *g = s->g;
-  memset(t->row_reads, 0, g->n_values * sizeof(bool));
-  for (uint32_t n = g->n_nodes; n-- > 0;) {
-    const opi_node *node = &g->nodes[n];
-    if (!is_live(s, node))
-      continue;
-    if (s->by_rows[n] && is_better_whole(t, n)) {
-      take_back(s, n);
-      *out_changed = true;
-    }
-    for (uint32_t o = 0; o < node->n_out; ++o) {
-      const uint32_t v = node->out[o];
-      if (v != OPIPE_NONE && t->sums[v] && s->rows[v] != 0 && !t->row_reads[v]) {
-        s->rows[v] = 0;
-        *out_changed = true;
-      }
-    }
-    note_reads(t, n);
-  }
-}
-
 /* What is added behind a sum is read by rows; outputs are whole. */
-static void mark_reads(const row_state *t) {
+static void mark_reads(const opi_row_state *t) {
   opi_sharder *s = t->s;
   const opi_graph *g = s->g;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    for (uint32_t i = 0; is_live(s, &g->nodes[n]) && i < g->nodes[n].n_in; ++i) {
-      if (g->nodes[n].in[i] != OPIPE_NONE && is_added_to_rows(t, n, i))
+    for (uint32_t i = 0; opi_sh_is_live(s, &g->nodes[n]) && i < g->nodes[n].n_in; ++i) {
+      if (g->nodes[n].in[i] != OPIPE_NONE && opi_sh_is_added_to_rows(t, n, i))
         read_rows(s, n, i);
     }
   }
@@ -488,7 +295,7 @@ static void find_early(opi_sharder *s) {
       mark_early(s, node);
   }
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    if (s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n] && only_moves(&g->nodes[n]))
+    if (s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n] && opi_sh_only_moves(&g->nodes[n]))
       mark_early(s, &g->nodes[n]);
   }
 }
@@ -496,19 +303,19 @@ static void find_early(opi_sharder *s) {
 opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err) {
   const opi_graph *g = s->g;
   const size_t values = (size_t)g->n_values + 1;
-  row_state t = {.s = s,
-                 .sums = OPI_ARENA_ARRAY(&s->scratch, bool, values),
-                 .ends = OPI_ARENA_ARRAY(&s->scratch, uint32_t, values),
-                 .row_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
-                 .whole_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
-                 .spread_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values)};
+  opi_row_state t = {.s = s,
+                     .sums = OPI_ARENA_ARRAY(&s->scratch, bool, values),
+                     .ends = OPI_ARENA_ARRAY(&s->scratch, uint32_t, values),
+                     .row_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
+                     .whole_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
+                     .spread_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values)};
   if (t.sums == NULL || t.ends == NULL || t.row_reads == NULL || t.whole_reads == NULL ||
       t.spread_reads == NULL)
     return opi_fail_nomem(err, values * 7, "rows");
   find_sums(&t);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
-    if (!is_live(s, node))
+    if (!opi_sh_is_live(s, node))
       continue;
     pass_rows(s, n);
     for (uint32_t o = 0; o < node->n_out; ++o) {
@@ -516,14 +323,7 @@ opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err) {
         begin_rows(&t, node->out[o]);
     }
   }
-  for (uint32_t o = 0; o < g->n_outputs; ++o)
-    t.whole_reads[g->outputs[o]] = true;
-  for (bool changed = true; changed;) {
-    changed = false;
-    sweep(&t, &changed);
-    for (uint32_t v = 0; !changed && v < g->n_values; ++v)
-      changed = s->rows[v] != 0 && !t.whole_reads[v] && t.row_reads[v] && gather_before(&t, v);
-  }
+  opi_sh_take_rows_back(&t);
   mark_reads(&t);
   find_early(s);
   return s->failed ? opi_fail_nomem(err, values, "rows") : OPIPE_OK;

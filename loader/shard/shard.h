@@ -10,7 +10,7 @@
  * partial sum, which passes through whatever its row allows (opi_op.sums) to a GroupSum.
  *
  * Values are *whole* (the same in all members), *divided* (each member has some entries along one
- * axis), or *partial* (the sum over the members is meant).
+ * axis), *partial* (the sum over the members is meant), or, in the sequence form, in *rows*.
  */
 #ifndef OPI_SHARD_H
 #define OPI_SHARD_H
