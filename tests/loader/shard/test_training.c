@@ -477,6 +477,61 @@ static void test_other_losses(void) {
   check_export("train_loss_in_graph", "gpt2", 0, OPI_DROPOUT_OFF, gpt2_plain, gpt2_rows);
 }
 
+/* One opipe.Dropout of ones [rows of 2 x 3, 4], by rows or whole. */
+static const float *drop(test_graph *g, opi_arena *arena, const int64_t *shape,
+                         const opipe_attr *attrs, uint32_t n_attrs) {
+  static int64_t scalars[4] = {5, 6, 7, 8};
+  test_member m = {.data = OPI_ARENA_ARRAY(arena, void *, 16)};
+  test_group t = {.evaluator = test_backend_evaluator(), .arena = arena};
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t in[5], out = OPIPE_NONE;
+  test_open(g);
+  in[0] = test_input(g, NULL, OPIPE_FLOAT, shape, 3);
+  for (uint32_t i = 0; i < 4; ++i)
+    in[1 + i] = test_input(g, NULL, OPIPE_INT64, NULL, 0);
+  opi_node *node = test_node(g, "Dropout", 2, in, 5, attrs, n_attrs, &out, 1);
+  node->domain = "opipe";
+  for (uint32_t v = 0; v < g->graph->n_values; ++v) {
+    opi_value *x = &g->graph->values[v];
+    if (v == out)
+      *x = (opi_value){
+          .name = x->name, .dtype = OPIPE_FLOAT, .rank = 3, .shape = g->graph->values[in[0]].shape};
+    x->n_bytes = x->rank == 3 ? (uint64_t)opi_elems(x) * 4 : 8;
+    m.data[v] = x->rank == 3 ? opi_arena_alloc(arena, x->n_bytes + 1) : (void *)&scalars[v - 1];
+    for (uint64_t i = 0; x->rank == 3 && i < x->n_bytes / 4; ++i)
+      ((float *)m.data[v])[i] = 1;
+  }
+  m.graph = g->graph;
+  OPI_ASSERT_OK(test_node_run(&t, &m, node, &err), &err);
+  return m.data[out];
+}
+
+/* Samples and tokens are counted where rows hold both, and a member has some of the rows. */
+static void test_masks_of_rows(void) {
+  const int64_t whole[3] = {2, 3, 4};
+  const opipe_attr attrs[4] = {OPI_ATTR_F("ratio", 0.5), OPI_ATTR_S("key", "d"),
+                               OPI_ATTR_I("batch_axis", 0), OPI_ATTR_I("token_axis", 1)};
+  opi_arena arena;
+  test_graph g;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  const float *want = drop(&g, &arena, whole, attrs, 4);
+  test_close(&g);
+  for (int64_t first = 0; first < 6; ++first) {
+    for (int64_t n = 0; first + n <= 6; ++n) {
+      const int64_t shape[3] = {1, n, 4}, run[2] = {first, n};
+      const opipe_attr own[9] = {OPI_ATTR_F("ratio", 0.5),       OPI_ATTR_S("key", "d"),
+                                 OPI_ATTR_I("batch_axis", 1),    OPI_ATTR_I("batch_inner", 3),
+                                 OPI_ATTR_I("token_axis", 1),    OPI_ATTR_I("token_outer", 2),
+                                 OPI_ATTR_I("part_axis", 1),     OPI_ATTR_I("part_whole", 6),
+                                 OPI_ATTR_N("part_runs", run, 2)};
+      const float *is = drop(&g, &arena, shape, own, 9);
+      OPI_ASSERT(memcmp(is, want + first * 4, (size_t)n * 16) == 0);
+      test_close(&g);
+    }
+  }
+  opi_arena_release(&arena);
+}
+
 /* Masks are those of the whole model, of divided heads, of partial sums and of whole values. */
 static void test_dropout_by_global_place(void) {
   check_export("train_dropout", "gpt2", 0, OPI_DROPOUT_GRAPH, gpt2_plain, gpt2_rows);
@@ -484,4 +539,5 @@ static void test_dropout_by_global_place(void) {
 
 OPI_TEST_MAIN("sharded training", OPI_TEST(test_every_training_export), OPI_TEST(test_other_losses),
               OPI_TEST(test_parameter_read_in_two_ways), OPI_TEST(test_shared_keys),
-              OPI_TEST(test_members_without_rows), OPI_TEST(test_dropout_by_global_place))
+              OPI_TEST(test_members_without_rows), OPI_TEST(test_dropout_by_global_place),
+              OPI_TEST(test_masks_of_rows))
