@@ -86,15 +86,11 @@ static bool is_better_whole(const opi_row_state *t, uint32_t n) {
   return read < made || (read == made && made != 0 && opi_sh_only_moves(node));
 }
 
-/* Results of node n that are gathered, if for whole readers alone, and if computing them whole
- * takes nothing but x. */
-static uint32_t results_of(const opi_row_state *t, uint32_t n, uint32_t x) {
-  const opi_sharder *s = t->s;
-  const opi_node *node = &s->g->nodes[n];
-  uint32_t next = OPIPE_NONE, results = 0;
-  if (!s->by_rows[n] || !one_source(t, n, &next) || next == OPIPE_NONE || source_of(t, next) != x)
-    return 0;
-  for (uint32_t o = 0; o < node->n_out; ++o) {
+/* Results of node n that are gathered, if for whole readers alone. */
+static uint32_t results_of(const opi_row_state *t, uint32_t n) {
+  const opi_node *node = &t->s->g->nodes[n];
+  uint32_t results = 0;
+  for (uint32_t o = 0; t->s->by_rows[n] && o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
     if (v == OPIPE_NONE)
       continue;
@@ -103,6 +99,12 @@ static uint32_t results_of(const opi_row_state *t, uint32_t n, uint32_t x) {
     results += t->whole_reads[v];
   }
   return results;
+}
+
+/* All that would be gathered to compute node n whole; NONE: nothing, or several values. */
+static uint32_t source_of_node(const opi_row_state *t, uint32_t n) {
+  uint32_t next = OPIPE_NONE;
+  return one_source(t, n, &next) ? source_of(t, next) : OPIPE_NONE;
 }
 
 /* Node n, and all between x and it. */
@@ -116,20 +118,25 @@ static void take_path(const opi_row_state *t, uint32_t n, uint32_t x) {
   }
 }
 
-/* One value gathered instead of several that are computed from it. */
-static bool gather_before(const opi_row_state *t, uint32_t x) {
-  const uint32_t n_nodes = t->s->g->n_nodes;
-  uint32_t results = 0;
-  for (uint32_t n = 0; n < n_nodes; ++n)
-    results += results_of(t, n, x);
-  for (uint32_t n = 0; results > 1 && n < n_nodes; ++n) {
-    if (results_of(t, n, x) != 0)
-      take_path(t, n, x);
+/* Gathers one value instead of several that are computed from it. */
+static void gather_before(const opi_row_state *t, bool *out_changed) {
+  const opi_graph *g = t->s->g;
+  memset(t->counts, 0, g->n_values * sizeof(*t->counts));
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const uint32_t results = results_of(t, n);
+    const uint32_t x = results == 0 ? OPIPE_NONE : source_of_node(t, n);
+    if (x != OPIPE_NONE)
+      t->counts[x] += results;
   }
-  return results > 1;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    const uint32_t x = results_of(t, n) == 0 ? OPIPE_NONE : source_of_node(t, n);
+    if (x == OPIPE_NONE || t->counts[x] < 2)
+      continue;
+    take_path(t, n, x);
+    *out_changed = true;
+  }
 }
 
-/* Is input i of an addition to a partial sum, or of a layer, added to rows? */
 bool opi_sh_is_added_to_rows(const opi_row_state *t, uint32_t n, uint32_t i) {
   const opi_sharder *s = t->s;
   const opi_node *node = &s->g->nodes[n];
@@ -187,7 +194,7 @@ void opi_sh_take_rows_back(const opi_row_state *t) {
   for (bool changed = true; changed;) {
     changed = false;
     sweep(t, &changed);
-    for (uint32_t v = 0; !changed && v < s->g->n_values; ++v)
-      changed = s->rows[v] != 0 && !t->whole_reads[v] && t->row_reads[v] && gather_before(t, v);
+    if (!changed)
+      gather_before(t, &changed);
   }
 }

@@ -308,9 +308,10 @@ opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err) {
                      .ends = OPI_ARENA_ARRAY(&s->scratch, uint32_t, values),
                      .row_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
                      .whole_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
-                     .spread_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values)};
+                     .spread_reads = OPI_ARENA_ARRAY(&s->scratch, bool, values),
+                     .counts = OPI_ARENA_ARRAY(&s->scratch, uint32_t, values)};
   if (t.sums == NULL || t.ends == NULL || t.row_reads == NULL || t.whole_reads == NULL ||
-      t.spread_reads == NULL)
+      t.spread_reads == NULL || t.counts == NULL)
     return opi_fail_nomem(err, values * 7, "rows");
   find_sums(&t);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {

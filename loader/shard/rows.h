@@ -12,6 +12,7 @@ typedef struct opi_row_state {
   bool *row_reads; /* [n_values] read by rows */
   bool *whole_reads;
   bool *spread_reads; /* [n_values] of those read whole: beside something divided */
+  uint32_t *counts;   /* [n_values] scratch */
 } opi_row_state;
 
 static inline bool opi_sh_is_live(const opi_sharder *s, const opi_node *node) {
