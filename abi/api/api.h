@@ -407,6 +407,9 @@ void opi_meeting_part(opi_session_object *session);
 void opi_meeting_end(opi_meeting *meeting); /* accepts one that has not begun */
 /* The ranks of this process, where the host names none. */
 opipe_status opi_meeting_share(const opi_session_object *session, opipe_error *err);
+/* Can the transport join the team's processes? Errors: UNSUPPORTED, with machines and processes. */
+opipe_status opi_team_check_transport(opi_team *team, const opipe_team_info *info,
+                                      const opi_transport_ref *transport, opipe_error *err);
 /* Tells all processes whether this one is ready (`own`), its plan, flags (OPIPE_SESSION_*) and its
  * ranks, and returns the answer of all; session->owners is known then. *out_threads: compute
  * threads of other processes that have the same cores. */

@@ -510,8 +510,10 @@ static const opi_field team_params[] = {SIZE(T),
                                         ANY(T, timeout_ns),
                                         ANY(T, silence_ns),
                                         ANY(T, all_gather),
-                                        ANY(T, all_gather_ctx)};
-const opi_struct opi_struct_team_params = STRUCT(T, team_params, OPIPE_END(T, all_gather_ctx));
+                                        ANY(T, all_gather_ctx),
+                                        ANY(T, address),
+                                        ANY(T, token)};
+const opi_struct opi_struct_team_params = STRUCT(T, team_params, OPIPE_END(T, token));
 #undef T
 #define T opipe_gather_params
 static const opi_field gather_params[] = {SIZE(T),           FLAGS(T, flags, OPIPE_GATHER_ROOT),

@@ -173,6 +173,10 @@ static opipe_status prepare(opi_context_object *context, opi_session_object *s,
   if (params->transport_options != NULL)
     io_env->transport_options = params->transport_options;
   OPI_TRY(context->plugins.transport(context->plugins.ctx, out_id, &io_env->transport, err));
+  if (s->meeting.team != NULL) {
+    OPI_TRY(
+        opi_team_check_transport(s->meeting.team->team, &s->meeting.info, &io_env->transport, err));
+  }
   OPI_TRY(opi_context_evaluator(context, &io_env->evaluator, err));
   return meet_devices(context, s, io_env->evaluator, params, err);
 }

@@ -82,8 +82,9 @@ typedef struct cli_planner_options {
 /* Options of launch. */
 typedef struct cli_launch_options {
   uint32_t n, restarts;
-  uint32_t tag; /* 1: lines begin with the rank */
-  const char *logs;
+  uint32_t nodes, node; /* nodes 0: not given */
+  uint32_t tag;         /* 1: lines begin with the rank */
+  const char *logs, *address;
 } cli_launch_options;
 
 /* Options of the processes of a team. */

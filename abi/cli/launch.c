@@ -77,20 +77,26 @@ int cli_launch(const cli_options *o) {
                     .tags = o->launch.tag != 0,
                     .logs = o->launch.logs,
                     .n_restarts = o->launch.restarts};
+  int status = launch_read_nodes(o, &job);
+  if (status != CLI_DONE)
+    return status;
   if (job.n == 0)
     return cli_usage("launch: -n N is needed: the number of processes");
   if (o->n_operands == 0 || o->operands[0][0] == '\0')
     return cli_usage("launch: a command is needed: launch -n %u -- COMMAND ...", job.n);
   char **words = calloc((size_t)o->n_operands + 2, sizeof *words);
   job.ranks = calloc(job.n, sizeof *job.ranks);
-  int status = CLI_FAILED;
+  status = CLI_FAILED;
   if (words == NULL || job.ranks == NULL) {
     (void)cli_fail("out of memory");
   } else {
     words[0] = self;
     memcpy(words + 1, o->operands, o->n_operands * sizeof *words);
     job.words = words;
-    (void)snprintf(job.id, sizeof job.id, "launch-%d-%lld", (int)getpid(), (long long)time(NULL));
+    if (job.n_nodes > 1) /* the same on all nodes */
+      (void)snprintf(job.id, sizeof job.id, "launch-%.50s", job.address);
+    else
+      (void)snprintf(job.id, sizeof job.id, "launch-%d-%lld", (int)getpid(), (long long)time(NULL));
     job.signals = listen_to_signals(&job.before);
     status = job.signals < 0 ? cli_fail("launch: signals cannot be read") : run_all(&job);
     if (job.signals >= 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command launch: N processes of one command on this machine.
+/* The command launch: N processes of one command on this machine, of as many on others.
  *
  *   launch.c         options, restarts
+ *   launch_nodes.c   several machines
  *   launch_start.c   what a rank is given: variables, descriptors, a process group
  *   launch_run.c     waits for ranks, signals and time; ends those that remain
  *   launch_output.c  the lines that ranks write
@@ -16,6 +17,7 @@
 
 #include "cli.h"
 
+enum { LAUNCH_ADDRESS = 272 };
 enum { LAUNCH_STREAMS = 2 /* standard output, standard error */, LAUNCH_MOST = 4096 };
 
 /* One stream of a rank: its pipe, and the line that has not ended yet. */
@@ -40,7 +42,9 @@ typedef struct launch_origin {
 } launch_origin;
 
 typedef struct launch_job {
-  uint32_t n; /* ranks */
+  uint32_t n;                         /* ranks here */
+  uint32_t n_nodes, node, first_rank; /* machines, this one, its first rank */
+  char address[LAUNCH_ADDRESS];       /* "HOST:PORT"; "": none */
   bool tags;
   const char *logs; /* NULL: none */
   char **words;     /* this program's name, the command, NULL; the command's first word is one of
@@ -67,6 +71,13 @@ int launch_start(launch_job *job);
 int launch_wait(launch_job *job);
 void launch_stop(launch_job *job);        /* ends what was started, at once */
 int launch_status(const launch_job *job); /* exit status: of the first failure, or 0 */
+
+/* ---- launch_nodes.c ---- */
+
+/* Machines, address and first rank. CLI_DONE, or a usage error. */
+int launch_read_nodes(const cli_options *o, launch_job *job);
+/* Where ranks meet, in their variables. False: out of memory. */
+bool launch_tell_nodes(const launch_job *job);
 
 /* ---- launch_output.c ---- */
 

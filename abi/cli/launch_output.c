@@ -19,7 +19,7 @@ int launch_open_logs(launch_job *job) {
     return cli_fail("--logs %s: %s", job->logs, strerror(errno));
   for (uint32_t r = 0; r < job->n; ++r) {
     char path[4096];
-    (void)snprintf(path, sizeof path, "%s/rank-%u.log", job->logs, r);
+    (void)snprintf(path, sizeof path, "%s/rank-%u.log", job->logs, job->first_rank + r);
     const int how = O_WRONLY | O_CREAT | O_CLOEXEC | (job->attempt == 0 ? O_TRUNC : O_APPEND);
     job->ranks[r].log = open(path, how, 0666);
     if (job->ranks[r].log < 0)
@@ -46,9 +46,10 @@ static void give_line(launch_job *job, launch_rank *rank, uint32_t stream, const
                       size_t n) {
   char tag[32];
   const int to = stream == 0 ? STDOUT_FILENO : STDERR_FILENO;
-  const int n_tag = snprintf(tag, sizeof tag, "[rank %u] ", (uint32_t)(rank - job->ranks));
+  const uint32_t of_all = job->first_rank + (uint32_t)(rank - job->ranks);
+  const int n_tag = snprintf(tag, sizeof tag, "[rank %u] ", of_all);
   if (rank->log >= 0 && !write_all(rank->log, line, n)) {
-    (void)cli_fail("%s/rank-%u.log: %s", job->logs, (uint32_t)(rank - job->ranks), strerror(errno));
+    (void)cli_fail("%s/rank-%u.log: %s", job->logs, of_all, strerror(errno));
     (void)close(rank->log);
     rank->log = -1;
     job->output_is_lost = true;

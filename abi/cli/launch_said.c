@@ -74,9 +74,10 @@ static void say_memory(const launch_job *job, char *out, size_t room) {
 
 void launch_say_failure(const launch_job *job, uint32_t rank) {
   const launch_rank *r = &job->ranks[rank];
+  const uint32_t of_all = job->first_rank + rank;
   char memory[160] = "";
   if (!WIFSIGNALED(r->status)) {
-    (void)cli_fail("launch: rank %u (process %d) ended with status %d", rank, (int)r->pid,
+    (void)cli_fail("launch: rank %u (process %d) ended with status %d", of_all, (int)r->pid,
                    WEXITSTATUS(r->status));
     return;
   }
@@ -84,7 +85,7 @@ void launch_say_failure(const launch_job *job, uint32_t rank) {
   if (number == SIGKILL)
     say_memory(job, memory, sizeof memory);
   const char *name = sigabbrev_np(number);
-  (void)cli_fail("launch: rank %u (process %d) was ended by signal %d (%s%s)%s%s", rank,
+  (void)cli_fail("launch: rank %u (process %d) was ended by signal %d (%s%s)%s%s", of_all,
                  (int)r->pid, number, name == NULL ? "" : "SIG", name == NULL ? "unknown" : name,
                  WCOREDUMP(r->status) ? ", core dumped" : "", memory);
 }

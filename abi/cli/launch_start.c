@@ -36,12 +36,14 @@ static bool set_number(const char *name, uint64_t value) {
 
 /* torchrun's convention. */
 static bool set_variables(const launch_job *job, uint32_t rank) {
-  return set_number("RANK", rank) && set_number("LOCAL_RANK", rank) &&
-         set_number("ROLE_RANK", rank) && set_number("GROUP_RANK", 0) &&
-         set_number("WORLD_SIZE", job->n) && set_number("LOCAL_WORLD_SIZE", job->n) &&
-         set_number("ROLE_WORLD_SIZE", job->n) && set_number("GROUP_WORLD_SIZE", 1) &&
-         set_number("MASTER_PORT", job->port) && setenv("MASTER_ADDR", "127.0.0.1", 1) == 0 &&
-         setenv("ROLE_NAME", "default", 1) == 0 && setenv("TORCHELASTIC_RUN_ID", job->id, 1) == 0 &&
+  const uint32_t of_all = job->first_rank + rank, n_all = job->n * job->n_nodes;
+  return set_number("RANK", of_all) && set_number("LOCAL_RANK", rank) &&
+         set_number("ROLE_RANK", of_all) && set_number("GROUP_RANK", job->node) &&
+         set_number("WORLD_SIZE", n_all) && set_number("LOCAL_WORLD_SIZE", job->n) &&
+         set_number("ROLE_WORLD_SIZE", n_all) && set_number("GROUP_WORLD_SIZE", job->n_nodes) &&
+         set_number("MASTER_PORT", job->port) && launch_tell_nodes(job) &&
+         unsetenv("TORCHELASTIC_USE_AGENT_STORE") == 0 && setenv("ROLE_NAME", "default", 1) == 0 &&
+         setenv("TORCHELASTIC_RUN_ID", job->id, 1) == 0 &&
          set_number("TORCHELASTIC_RESTART_COUNT", job->attempt) &&
          set_number("TORCHELASTIC_MAX_RESTARTS", job->n_restarts) &&
          launch_tell_origin(&job->origin, job->attempt);
@@ -147,7 +149,8 @@ static int start_rank(launch_job *job, uint32_t rank) {
   }
   int status = CLI_DONE;
   if (child < 0) {
-    status = cli_fail("launch: rank %u of %u cannot be started: %s", rank, job->n, strerror(errno));
+    status = cli_fail("launch: rank %u of %u cannot be started: %s", job->first_rank + rank,
+                      job->n * job->n_nodes, strerror(errno));
   } else {
     (void)setpgid(child, child); /* here too: whoever comes first */
     r->pid = child;
@@ -163,8 +166,8 @@ static int start_rank(launch_job *job, uint32_t rank) {
     if (failed == ENOENT) {
       status = cli_usage("launch: there is no program '%s'", job->words[1]);
     } else if (failed != 0) {
-      status = cli_fail("launch: rank %u: '%s' cannot be run: %s", rank, job->words[1],
-                        strerror(failed));
+      status = cli_fail("launch: rank %u: '%s' cannot be run: %s", job->first_rank + rank,
+                        job->words[1], strerror(failed));
     }
   }
   close_pipes(&p);

@@ -37,16 +37,18 @@ void cli_team_print(cli_session *s) {
 
 /* ---- joining ---- */
 
-/* One rank for each process, unless the options say otherwise. */
-static void take_defaults(cli_options *io_options, const cli_session *s, uint32_t size) {
+/* One rank for each process, and a transport that joins their machines, unless the options say
+ * otherwise. */
+static void take_defaults(cli_options *io_options, const cli_session *s,
+                          const opipe_team_info *info) {
   cli_options *o = io_options;
   const bool placed = o->n_ranks != 0 || o->n_stages != 0 || o->plan_file != NULL ||
                       o->cut != NULL || o->cluster != NULL || o->n_devices > 1 ||
                       o->t.replicas != NULL;
   if (o->transport == NULL)
-    o->transport = "shm";
+    o->transport = info->n_machines > 1 ? "ucx" : "shm";
   if (!placed)
-    o->n_ranks = s->n_places != 0 ? s->n_places : size;
+    o->n_ranks = s->n_places != 0 ? s->n_places : info->size;
 }
 
 /* ---- --place ---- */
@@ -133,7 +135,7 @@ int cli_join(cli_options *io_options, cli_session *s) {
   int status = CLI_DONE;
   if (io_options->team.place != NULL)
     status = read_places(s, io_options->team.place, info.size);
-  take_defaults(io_options, s, info.size);
+  take_defaults(io_options, s, &info);
   return status == CLI_DONE && info.rank != 0 ? hush(s) : status;
 }
 

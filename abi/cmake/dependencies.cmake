@@ -21,6 +21,14 @@ if(OPIPE_WITH_HWLOC)
   endif()
 endif()
 
+# Opened at run time; only tests ask whether it is there.
+find_library(OPI_UCP NAMES libucp.so.0)
+mark_as_advanced(OPI_UCP)
+set(OPI_HAVE_UCX OFF)
+if(OPI_UCP)
+  set(OPI_HAVE_UCX ON)
+endif()
+
 set(OPI_HAVE_CUDA OFF)
 set(OPI_HAVE_NCCL OFF)
 if(OPIPE_WITH_CUDA)

@@ -23,6 +23,7 @@ opi_report("hwloc       " "${OPI_HAVE_HWLOC}" "${HWLOC_VERSION}" "not found: pla
 opi_report("CUDA        " "${OPI_HAVE_CUDA}" "${CUDAToolkit_VERSION}" "not found")
 opi_report("NCCL        " "${OPI_HAVE_NCCL}" "yes" "not found")
 if(OPIPE_BUILD_TESTS)
+  opi_report("UCX         " "${OPI_HAVE_UCX}" "${OPI_UCP}" "not found (libucx0): tests of transport-ucx over UCX are skipped")
   opi_report("CUnit       " "${OPI_HAVE_CUNIT}" "${CUNIT_VERSION}" "not found: the C tests are not built")
   opi_report("C++         " "${CMAKE_CXX_COMPILER}" "${CMAKE_CXX_COMPILER_ID}" "not found: C++ tests are not built")
   opi_report("abidiff     " "${OPI_ABIDIFF}" "${OPI_ABIDIFF}" "not found: ABI comparison is skipped")

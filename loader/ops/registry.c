@@ -14,7 +14,7 @@ extern const opi_op_family opi_ops_shape, opi_ops_movement, opi_ops_elementwise,
     opi_ops_blocks, opi_ops_grid_sample, opi_ops_group, opi_ops_parts;
 extern const opi_op_family opi_ops_linear, opi_ops_conv, opi_ops_norm, opi_ops_softmax,
     opi_ops_activation, opi_ops_attention, opi_ops_contrib, opi_ops_loss, opi_ops_train,
-    opi_ops_quantize, opi_ops_scan, opi_ops_qlinear;
+    opi_ops_quantize, opi_ops_scan, opi_ops_qlinear, opi_ops_row_attention;
 
 static const opi_op_family *const families[] = {
     &opi_ops_shape,          &opi_ops_movement,
@@ -34,6 +34,7 @@ static const opi_op_family *const families[] = {
     &opi_ops_blocks,         &opi_ops_grid_sample,
     &opi_ops_scan,           &opi_ops_qlinear,
     &opi_ops_group,          &opi_ops_parts,
+    &opi_ops_row_attention,
 };
 
 enum { BUCKETS = 1024 }; /* a power of two, several times as many as there are rows */

@@ -15,19 +15,19 @@
 #include "loader/passes/slicer.h"
 
 /* The only token dimension of a whole value, as a carry. */
-static opi_carry plain_carry(const slicer *s, uint32_t v) {
+opi_carry opi_s_plain_carry(const slicer *s, uint32_t v) {
   const int8_t *d = s->t->dims[v];
   return d[0] >= 0 && d[1] < 0 ? (opi_carry){d[0], 0, 1, 1} : OPI_CARRY_NONE;
 }
 
 opipe_status opi_s_refuse(const slicer *s, const opi_node *node, const char *why) {
-  return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): tokens cannot be sliced: %s",
-                  node->name, node->op, why);
+  return opi_fail(s->err, OPIPE_E_UNSUPPORTED, "node '%s' (%s): %s: %s", node->name, node->op,
+                  s->refusal, why);
 }
 
 /* ---- values ---- */
 
-static opipe_status copy_value(slicer *s, uint32_t v) {
+opipe_status opi_s_copy_value(slicer *s, uint32_t v) {
   const opi_value from = s->whole->values[v];
   const uint32_t made =
       opi_b_borrow(&s->b, from.name, from.dtype, from.shape, (uint32_t)from.rank, from.data);
@@ -53,12 +53,12 @@ static opipe_status operand(slicer *s, uint32_t v, const opi_carry *how, uint32_
 
 /* Names everything that replaces a node after it, with names that no value of the whole graph has.
  */
-static opipe_status name_after(slicer *s, const opi_node *node) {
+opipe_status opi_s_name_after(slicer *s, const opi_node *node) {
   opi_node *origin = OPI_ARENA_NEW(&s->scratch, opi_node);
   if (origin == NULL)
     return opi_fail_nomem(s->err, sizeof *origin, "a node");
   *origin = *node;
-  origin->name = opi_arena_printf(&s->scratch, "%s/slice", node->name);
+  origin->name = opi_arena_printf(&s->scratch, "%s/%s", node->name, s->noun);
   s->b.origin = origin;
   s->b.n_emitted = 0;
   return origin->name == NULL ? opi_fail_nomem(s->err, 64, "a name") : OPIPE_OK;
@@ -69,7 +69,8 @@ opipe_status opi_s_emit_as(slicer *s, const opi_node *node, const opi_emit *emit
   const uint32_t n_emitted = s->b.n_emitted;
   s->b.origin = node; /* masks of Dropout are told by the node's name */
   s->b.n_emitted = 0;
-  const opipe_status status = opi_b_emit_kept(&s->b, emit, out, s->err);
+  const opipe_status status =
+      s->folds ? opi_b_emit(&s->b, emit, out, s->err) : opi_b_emit_kept(&s->b, emit, out, s->err);
   s->b.origin = origin;
   s->b.n_emitted = n_emitted;
   return status;
@@ -161,7 +162,7 @@ opipe_status opi_s_rule(const slicer *s, const opi_node *node, const opi_carry *
 
 /* Asks the operator's rule, with whole operands taken to carry the axis where they have it; then
  * with each of them, in turn, taken not to. */
-static opipe_status agree(slicer *s, const opi_node *node, opi_carry *in, opi_carry *out) {
+opipe_status opi_s_agree(slicer *s, const opi_node *node, opi_carry *in, opi_carry *out) {
   opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = opi_s_rule(s, node, in, out, &why);
   for (uint32_t i = 0; i < node->n_in && status == OPIPE_E_UNSUPPORTED; ++i) {
@@ -190,7 +191,7 @@ static void look(const slicer *s, const opi_node *node, opi_carry *in, bool *out
     in[i] = OPI_CARRY_NONE;
     if (v == OPIPE_NONE)
       continue;
-    in[i] = opi_s_sliced(s, v) ? s->carry[v] : plain_carry(s, v);
+    in[i] = opi_s_sliced(s, v) ? s->carry[v] : opi_s_plain_carry(s, v);
     *out_sliced = *out_sliced || opi_s_sliced(s, v);
     *out_weighty = *out_weighty || s->weighty[v];
     *out_tokens = *out_tokens || opi_carries(&in[i]);
@@ -207,7 +208,7 @@ static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
   if (in == NULL)
     return opi_fail_nomem(s->err, (node->n_in + node->n_out) * sizeof(*in), "carries");
   opi_carry *out = in + node->n_in;
-  OPI_TRY(name_after(s, node));
+  OPI_TRY(opi_s_name_after(s, node));
   look(s, node, in, &sliced, &weighty, &tokens);
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
@@ -220,7 +221,7 @@ static opipe_status walk_node(slicer *s, const opi_node *node, bool main) {
   if (sliced && is_attention(node) && opi_s_sliced(s, node->in[OPI_ATT_K]))
     return opi_s_attention(s, node);
   if (sliced) {
-    OPI_TRY(agree(s, node, in, out));
+    OPI_TRY(opi_s_agree(s, node, in, out));
     return emit_sliced(s, node, in, out);
   }
   if (main && weighty && tokens && opi_s_rule(s, node, in, out, NULL) >= 0 && opi_carries(&out[0]))
@@ -252,7 +253,7 @@ static void mark_needed(const slicer *s) {
 
 static opipe_status copy_values(slicer *s) {
   for (uint32_t i = 0; i < s->whole->n_inputs; ++i) {
-    OPI_TRY(copy_value(s, s->whole->inputs[i]));
+    OPI_TRY(opi_s_copy_value(s, s->whole->inputs[i]));
     if (!opi_graph_add_input(s->b.graph, s->map[s->whole->inputs[i]]))
       return opi_fail_nomem(s->err, 4, "an input");
   }
@@ -261,7 +262,7 @@ static opipe_status copy_values(slicer *s) {
     if (value->producer != OPIPE_NONE || s->map[v] != OPIPE_NONE)
       continue;
     s->weighty[v] = opi_s_is_parameter(value);
-    OPI_TRY(copy_value(s, v));
+    OPI_TRY(opi_s_copy_value(s, v));
   }
   return OPIPE_OK;
 }
@@ -304,7 +305,7 @@ static opipe_status build(slicer *s) {
   return opi_pass_dead(&s->b, s->err);
 }
 
-static opipe_status open_slicer(slicer *s) {
+opipe_status opi_s_open(slicer *s) {
   const uint32_t n = s->whole->n_values, most = 2 * s->whole->n_nodes + 1;
   opi_graph *graph = opi_graph_new(&s->scratch, s->whole->name);
   s->map = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n);
@@ -385,7 +386,7 @@ static opipe_status find_wanted(slicer *s, const opi_token_wish *wish) {
 
 static opipe_status slice(slicer *s, const opi_token_wish *wish, opi_token_slice *out) {
   OPI_TRY(find_wanted(s, wish));
-  OPI_TRY(open_slicer(s));
+  OPI_TRY(opi_s_open(s));
   opipe_status status = build(s);
   if (status >= 0)
     status = finish(s, out);
@@ -401,6 +402,8 @@ opipe_status opi_slice_tokens(const opi_tokens *tokens, const opi_token_wish *wi
               .first = wish->first,
               .length = wish->length,
               .evaluator = evaluator,
+              .noun = "slice",
+              .refusal = "tokens cannot be sliced",
               .err = err};
   if (wish->first < 0 || wish->length < 1 || wish->length > tokens->n_tokens - wish->first) {
     return opi_fail(err, OPIPE_E_INVALID,

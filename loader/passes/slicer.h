@@ -31,6 +31,8 @@ typedef struct slicer {
   const char **state_names;
   uint32_t *pasts, *presents; /* [n_states] in the graph under construction */
   uint32_t n_states;
+  bool folds;                 /* nodes are computed if all that they read is known */
+  const char *noun, *refusal; /* in names of what replaces a node; before reasons */
   opipe_error *err;
 } slicer;
 
@@ -55,6 +57,18 @@ opipe_status opi_s_emit(slicer *s, const opi_node *node, const uint32_t *in);
 /* Applies the operator's carry rule; err has its reason for refusing. */
 opipe_status opi_s_rule(const slicer *s, const opi_node *node, const opi_carry *in, opi_carry *out,
                         opipe_error *err);
+/* As opi_s_rule, with whole operands taken to carry the axis where they have it; then with each of
+ * them, in turn, taken not to. in: as taken. */
+opipe_status opi_s_agree(slicer *s, const opi_node *node, opi_carry *in, opi_carry *out);
+/* The only token dimension of a whole value, as a carry. */
+opi_carry opi_s_plain_carry(const slicer *s, uint32_t v);
+/* Names everything that replaces a node after it, with names that no value of the whole graph has.
+ */
+opipe_status opi_s_name_after(slicer *s, const opi_node *node);
+/* The same value in the graph under construction: s->map[v]. */
+opipe_status opi_s_copy_value(slicer *s, uint32_t v);
+/* Allocates the tables and opens the builder, which opi_b_close closes. */
+opipe_status opi_s_open(slicer *s);
 /* slice_attention.c: an Attention whose keys are sliced. */
 opipe_status opi_s_attention(slicer *s, const opi_node *node);
 /* A past of `shape` for the next state; OPIPE_NONE in the first slice. */

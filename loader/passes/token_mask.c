@@ -541,25 +541,13 @@ static bool holds(const prover *p, uint32_t v, const opi_token_plane *plane, int
   return false;
 }
 
-static opipe_status show(prover *p, const opi_tokens *t, uint32_t v, const opi_token_plane *plane,
-                         uint32_t what, bool *out_shown, char *why, size_t n) {
-  p->b.fold_limit_bytes = MOST_ELEMS * sizeof(float);
-  for (uint32_t i = 0; i < p->whole->n_values; ++i)
-    p->of[i] = (bounds){OPIPE_NONE, OPIPE_NONE, false};
-  OPI_TRY(look(p, v, MOST_DEPTH));
-  *out_shown = holds(p, v, plane, t->n_tokens, what, why, n);
-  return OPIPE_OK;
-}
+typedef opipe_status (*question)(prover *p, const opi_tokens *t, uint32_t v, void *ctx);
 
-opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_token_plane *plane,
-                              uint32_t what, const opi_evaluator *evaluator, bool *out_shown,
-                              char *why, size_t n, opipe_error *err) {
-  prover p = {.whole = tokens->whole->graph, .err = err};
-  const uint8_t bit = (uint8_t)(1u << what);
-  *out_shown = (tokens->above[v] & bit) != 0;
-  if (*out_shown)
-    return OPIPE_OK;
-  opi_arena_init(&p.scratch, tokens->arena.allocator, 0);
+/* Bounds value v, then asks. */
+static opipe_status with_bounds(const opi_tokens *t, uint32_t v, const opi_evaluator *evaluator,
+                                question ask, void *ctx, opipe_error *err) {
+  prover p = {.whole = t->whole->graph, .err = err};
+  opi_arena_init(&p.scratch, t->arena.allocator, 0);
   opi_graph *graph = opi_graph_new(&p.scratch, "mask");
   p.of = OPI_ARENA_ARRAY(&p.scratch, bounds, p.whole->n_values);
   opipe_status status = graph == NULL || p.of == NULL
@@ -567,11 +555,74 @@ opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_to
                             : opi_b_open(&p.b, graph, &p.scratch, p.scratch.allocator, err);
   if (status == OPIPE_OK) {
     p.b.evaluator = evaluator;
-    status = show(&p, tokens, v, plane, what, out_shown, why, n);
+    p.b.fold_limit_bytes = MOST_ELEMS * sizeof(float);
+    for (uint32_t i = 0; i < p.whole->n_values; ++i)
+      p.of[i] = (bounds){OPIPE_NONE, OPIPE_NONE, false};
+    status = look(&p, v, MOST_DEPTH);
+    if (status == OPIPE_OK)
+      status = ask(&p, t, v, ctx);
     opi_b_close(&p.b);
   }
-  if (status == OPIPE_OK && *out_shown)
-    tokens->above[v] |= bit;
   opi_arena_release(&p.scratch);
   return status;
+}
+
+typedef struct above_question {
+  const opi_token_plane *plane;
+  uint32_t what;
+  bool shown;
+  char *why;
+  size_t n;
+} above_question;
+
+static opipe_status ask_above(prover *p, const opi_tokens *t, uint32_t v, void *ctx) {
+  above_question *q = ctx;
+  q->shown = holds(p, v, q->plane, t->n_tokens, q->what, q->why, q->n);
+  return OPIPE_OK;
+}
+
+opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_token_plane *plane,
+                              uint32_t what, const opi_evaluator *evaluator, bool *out_shown,
+                              char *why, size_t n, opipe_error *err) {
+  const uint8_t bit = (uint8_t)(1u << what);
+  above_question q = {.plane = plane, .what = what, .why = why, .n = n};
+  *out_shown = (tokens->above[v] & bit) != 0;
+  if (*out_shown)
+    return OPIPE_OK;
+  OPI_TRY(with_bounds(tokens, v, evaluator, ask_above, &q, err));
+  *out_shown = q.shown;
+  if (q.shown)
+    tokens->above[v] |= bit;
+  return OPIPE_OK;
+}
+
+typedef struct content_question {
+  opi_arena *arena;
+  opi_token_content *content;
+} content_question;
+
+static opipe_status ask_content(prover *p, const opi_tokens *t, uint32_t v, void *ctx) {
+  content_question *q = ctx;
+  const opi_value *lo = &p->b.graph->values[p->of[v].lo];
+  (void)t;
+  *q->content = (opi_token_content){.input = input_behind(p, v, MOST_DEPTH)};
+  if (p->of[v].lo != p->of[v].hi)
+    return OPIPE_OK;
+  const uint64_t n = opi_elems(lo);
+  float *numbers = opi_arena_array(q->arena, n + 1, sizeof *numbers);
+  if (numbers == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *numbers, "a mask");
+  for (uint64_t i = 0; i < n; ++i)
+    numbers[i] = (float)opi_known_element(lo, i);
+  q->content->numbers = numbers;
+  q->content->rank = (uint32_t)lo->rank;
+  memcpy(q->content->shape, lo->shape, (size_t)lo->rank * sizeof(int64_t));
+  return OPIPE_OK;
+}
+
+opipe_status opi_tokens_content(const opi_tokens *tokens, uint32_t v,
+                                const opi_evaluator *evaluator, opi_arena *arena,
+                                opi_token_content *out_content, opipe_error *err) {
+  content_question q = {arena, out_content};
+  return with_bounds(tokens, v, evaluator, ask_content, &q, err);
 }

@@ -24,4 +24,17 @@ opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_to
                               uint32_t what, const opi_evaluator *evaluator, bool *out_shown,
                               char *why, size_t n, opipe_error *err);
 
+/* Content of a value that follows from constants alone, though it was too large to be folded. */
+typedef struct opi_token_content {
+  const float *numbers; /* broadcast to the value's shape from the right; NULL: not known */
+  const char *input;    /* a graph input that it is made from; NULL: none was found */
+  int64_t shape[OPIPE_MAX_RANK];
+  uint32_t rank;
+} opi_token_content;
+
+/* numbers in `arena`. */
+opipe_status opi_tokens_content(const opi_tokens *tokens, uint32_t v,
+                                const opi_evaluator *evaluator, opi_arena *arena,
+                                opi_token_content *out_content, opipe_error *err);
+
 #endif /* OPI_TOKEN_MASK_H */

@@ -607,33 +607,12 @@ static opipe_status check_hash(const reader *r) {
                   own);
 }
 
-/* Plans with tensor groups only. */
-static opipe_status read_tensor(reader *r) {
-  const json_t *object = json_object_get(r->root, "tensor");
-  opi_decision *plan = &r->plan->decided;
-  uint64_t width = 0;
-  if (object == NULL)
-    return OPIPE_OK;
-  if (!json_is_object(object))
-    return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"tensor\" must be an object");
-  OPI_TRY(opi_json_get_u64(object, WHAT, "width", UINT32_MAX, &width, r->err));
-  if (width < 2 || plan->n_ranks % width != 0) {
-    return opi_fail(r->err, OPIPE_E_INVALID,
-                    "the plan: tensor groups of %" PRIu64
-                    " member%s, %u devices: a width above 1 "
-                    "must divide these",
-                    width, width == 1 ? "" : "s", plan->n_ranks);
-  }
-  plan->width = (uint32_t)width;
-  return OPIPE_OK;
-}
-
 opipe_status opi_reading_beginning(opi_reading *r) {
   OPI_TRY(read_head(r));
   OPI_TRY(read_binding(r));
   OPI_TRY(read_devices(r));
   OPI_TRY(read_schedule(r));
-  OPI_TRY(read_tensor(r));
+  OPI_TRY(opi_json_read_tensor(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));

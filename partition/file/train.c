@@ -124,6 +124,12 @@ static void write_slices(opi_text *t, const opi_decision *plan) {
   opi_text_puts(t, "\n  },\n");
 }
 
+/* Plans with tensor groups only. */
+void opi_json_write_tensor(opi_text *t, const opi_decision *plan) {
+  if (opi_plan_width(plan) > 1)
+    opi_text_printf(t, "  \"tensor\": {\"width\": %u},\n", plan->width);
+}
+
 void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
   const opi_train_spec *spec = plan->decided.train;
   if (spec == NULL) {
@@ -443,4 +449,19 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
   OPI_TRY(read_lengths(t, plan, err));
   OPI_TRY(read_times(t, "input_ns", plan, &plan->predicted.times.input_ns, err));
   return read_times(t, "weight_ns", plan, &plan->predicted.times.weight_ns, err);
+}
+
+opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_error *err) {
+  const json_t *object = json_object_get(root, "tensor");
+  opi_decision *decided = &plan->decided;
+  if (object == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_u32(object, "width", UINT32_MAX, &decided->width, err));
+  if (decided->width < 2 || decided->n_ranks % decided->width != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "%s: tensor groups of %u member%s on %u devices: a width above 1 must divide "
+                    "these",
+                    WHAT, decided->width, decided->width == 1 ? "" : "s", decided->n_ranks);
+  }
+  return OPIPE_OK;
 }

@@ -92,12 +92,6 @@ static void write_schedule(opi_text *t, const opi_decision *plan, bool decisions
   }
 }
 
-/* Plans with tensor groups only. */
-static void write_tensor(opi_text *t, const opi_decision *plan) {
-  if (opi_plan_width(plan) > 1)
-    opi_text_printf(t, "  \"tensor\": {\"width\": %u},\n", plan->width);
-}
-
 static void write_stages(opi_text *t, const opi_plan *plan, bool decisions) {
   opi_text_puts(t, "  \"stages\": [");
   for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
@@ -280,7 +274,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   write_schedule(&t, &plan->decided, decisions);
   opi_json_write_states(&t, plan, decisions);
   opi_json_write_train(&t, plan, decisions);
-  write_tensor(&t, &plan->decided);
+  opi_json_write_tensor(&t, &plan->decided);
   write_stages(&t, plan, decisions);
   write_actions(&t, &plan->decided);
   if (!decisions) {

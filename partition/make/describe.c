@@ -260,6 +260,38 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n");
 }
 
+/* Tensor groups: collectives by stage, and what is not divided. */
+static void describe_groups(opi_text *t, const opi_plan *plan) {
+  enum { WHOLE_MOST = 12 };
+  const uint32_t width = opi_plan_width(&plan->decided);
+  if (width == 1)
+    return;
+  opi_text_printf(t, "tensor groups of %u members", width);
+  if (plan->predicted.groups == NULL) {
+    opi_text_puts(t, "\n");
+    return;
+  }
+  opi_text_printf(t, ": %u products and tables divided, %u whole\n", plan->predicted.n_divided,
+                  plan->predicted.n_whole);
+  for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
+    const opi_group_told *g = &plan->predicted.groups[s];
+    opi_text_printf(t, "stage %u: %u collective%s of a micro-batch, ", s, g->n_forward,
+                    g->n_forward == 1 ? "" : "s");
+    bytes_text(t, g->forward_bytes);
+    if (opi_plan_trains(&plan->decided)) {
+      opi_text_printf(t, "; backward %u, ", g->n_backward);
+      bytes_text(t, g->backward_bytes);
+    }
+    opi_text_puts(t, "\n");
+  }
+  for (uint32_t i = 0; i < plan->predicted.n_whole && i < WHOLE_MOST; ++i) {
+    opi_text_printf(t, "whole: %s: %s\n", plan->predicted.whole[i].node,
+                    plan->predicted.whole[i].why);
+  }
+  if (plan->predicted.n_whole > WHOLE_MOST)
+    opi_text_printf(t, "... and %u more\n", plan->predicted.n_whole - WHOLE_MOST);
+}
+
 static void describe_times(opi_text *t, const opi_plan *plan) {
   enum { TIMES_LEAST = 2 }; /* smaller gaps are printed in per cent */
   const double bound = plan->predicted.bound_ns * plan->decided.n_microbatches;
@@ -317,6 +349,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
     describe_shares(&t, &plan->decided);
     opi_text_puts(&t, "\n");
   }
+  describe_groups(&t, plan);
   describe_training(&t, plan);
   describe_states(&t, plan);
   for (uint32_t i = 0; i < plan->predicted.n_crossings && i < CROSSINGS_MOST; ++i) {

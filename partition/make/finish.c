@@ -5,6 +5,7 @@
 
 #include "partition/lists/playlist.h"
 #include "partition/make/making.h"
+#include "partition/make/tensor.h"
 #include "partition/make/work.h"
 #include "partition/memory/predict.h"
 #include "partition/plan/kernels.h"
@@ -118,7 +119,8 @@ static opipe_status sum_stashes(finish *f) {
     return opi_fail_nomem(f->err, plan->decided.n_stages * sizeof(uint64_t), "a plan");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     const opi_cell *cell = &cut->cells[c];
-    if (cell->stash && is_of_whole_backwards(cell) && f->model->pieces[0][cell->stage].share == 0)
+    if (cell->stash && is_of_whole_backwards(cell) && f->model->pieces[0][cell->stage].share == 0 &&
+        cell->stage % f->model->n_members == 0)
       plan->predicted.stage_stash_bytes[cell->stage / f->model->n_pieces] += cell->n_bytes;
   }
   return OPIPE_OK;
@@ -301,6 +303,7 @@ static opipe_status finish_all(finish *f) {
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
+  OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));
   OPI_TRY(keep_playlist(f));

@@ -8,6 +8,7 @@
 #include "partition/cost/backward.h"
 #include "partition/make/devices.h"
 #include "partition/make/making.h"
+#include "partition/make/tensor.h"
 #include "partition/memory/caps.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
@@ -110,39 +111,6 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
 }
 
-/* Refuses a width that divides neither ranks nor devices. */
-static opipe_status check_width(const planner *p) {
-  const uint32_t width = opi_plan_width(&p->plan->decided);
-  const bool given = p->params->n_ranks != 0 || p->params->n_stages != 0;
-  const uint32_t n = given ? p->params->n_ranks : p->params->n_devices;
-  if (n % width == 0 || (n == 1 && !given))
-    return OPIPE_OK;
-  return opi_fail(p->err, OPIPE_E_INVALID, "tensor groups of %u members cannot share %u %s%s",
-                  width, n, given ? "rank" : "device", n == 1 ? "" : "s");
-}
-
-/* Ranks of a tensor group compute the same bits only on like devices. */
-static opipe_status check_groups(const planner *p) {
-  const opi_decision *plan = &p->plan->decided;
-  const uint32_t width = opi_plan_width(plan);
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    const opi_device_spec *a = &plan->devices[r - r % width], *b = &plan->devices[r];
-    const char *what = strcmp(a->kind, b->kind) != 0         ? "backends"
-                       : strcmp(a->options, b->options) != 0 ? "options"
-                       : a->alignment != b->alignment        ? "alignments"
-                       : a->threads != b->threads            ? "numbers of threads"
-                                                             : NULL;
-    if (what == NULL)
-      continue;
-    return opi_fail(p->err, OPIPE_E_INVALID,
-                    "ranks %u and %u of a tensor group have devices with other %s: %s:%u (%s), "
-                    "alignment %u, %u threads; %s:%u (%s), alignment %u, %u threads",
-                    r - r % width, r, what, a->kind, a->index, a->options, a->alignment, a->threads,
-                    b->kind, b->index, b->options, b->alignment, b->threads);
-  }
-  return OPIPE_OK;
-}
-
 /* Refuses a device, and with it a cap, that no rank would use. */
 static opipe_status check_device_count(const planner *p) {
   const uint32_t n = p->params->n_devices, n_ranks = p->plan->decided.n_ranks;
@@ -180,7 +148,7 @@ static opipe_status choose_layout(planner *p) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "%u stages on %u ranks: at most %d", n_stages,
                     p->params->n_ranks, STAGES_MOST);
   }
-  OPI_TRY(check_width(p));
+  OPI_TRY(opi_tensor_asked(p->params, p->err));
   OPI_TRY(choose_schedule(p, n_stages, &schedule));
   p->wish.n_ranks = p->params->n_ranks / width;
   p->wish.n_stages = n_stages;
@@ -341,6 +309,32 @@ static void train_times(planner *p) {
   }
 }
 
+static void multiply(double *io_ns, const double *shares, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i)
+    io_ns[i] *= shares[i];
+}
+
+/* Costs of a tensor group's stage are those of its member that has most. */
+static opipe_status share_costs(planner *p) {
+  const opi_decision *plan = &p->plan->decided;
+  const uint32_t n = p->bound->graph->n_nodes;
+  double *shares = OPI_ARENA_ARRAY(&p->scratch, double, n);
+  if (shares == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *shares, "costs");
+  OPI_TRY(opi_tensor_shares(plan, p->bound, p->env->bind, p->making.facts, shares, p->err));
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    if (p->profile_owner[r] != r)
+      continue;
+    multiply(p->profiles[r]->node_ns, shares, n);
+    if (p->spec == NULL)
+      continue;
+    multiply(p->forward_ns[r], shares, n);
+    multiply(p->input_ns[r], shares, n);
+    multiply(p->weight_ns[r], shares, n);
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status profile_ranks(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   p->profiles = OPI_ARENA_ARRAY(&p->scratch, opi_profile *, plan->n_ranks);
@@ -351,7 +345,8 @@ static opipe_status profile_ranks(planner *p) {
     OPI_TRY(profile_rank(p, r));
   OPI_TRY(opi_taken_somewhere(plan, p->bound->graph, p->profiles, p->err));
   p->plan->predicted.cost_kind = p->params->cost;
-  return add_backwards(p);
+  OPI_TRY(add_backwards(p));
+  return opi_plan_width(plan) > 1 ? share_costs(p) : OPIPE_OK;
 }
 
 /* ---- the cut ---- */
@@ -401,7 +396,7 @@ static double lower_bound(const planner *p) {
     if (best > largest)
       largest = best;
   }
-  sum /= plan->n_ranks;
+  sum /= plan->n_ranks / opi_plan_width(plan);
   largest /= plan->shares == NULL ? 1 : plan->n_replicas;
   return sum > largest ? sum : largest;
 }
@@ -425,7 +420,7 @@ static void take_given_times(planner *p) {
     times->weight_ns[s] = given_ns(costs->stage_weight, costs->weight, s);
     sum += times->input_ns[s] + times->weight_ns[s];
   }
-  p->plan->predicted.bound_ns = sum / plan->n_ranks;
+  p->plan->predicted.bound_ns = sum / (plan->n_ranks / opi_plan_width(plan));
   p->plan->predicted.cost_kind = OPI_COST_GIVEN;
 }
 
@@ -693,7 +688,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_schedule_limit(decided, p->err));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->making.facts, p->err));
-  OPI_TRY(check_groups(p));
+  OPI_TRY(opi_tensor_devices(decided, p->err));
   OPI_TRY(choose_link(p));
   const int64_t rows = opi_microbatch_rows_most(decided);
   OPI_TRY(opi_plan_bound(p->env, decided, rows, &p->bound, &p->own_bound, p->err));

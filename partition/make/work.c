@@ -17,8 +17,10 @@ static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) 
   const opi_variant *variant = &model->variants[model->base];
   double by_type[TYPES] = {0}, sum = 0;
   uint32_t most = 0;
+  const bool groups = model->n_members > 1 && variant->slices[0].training == NULL;
   for (uint32_t k = 0; k < (model->n_slices == 0 ? 1 : model->n_slices); ++k) {
-    const opi_graph *g = variant->slices[k].graph;
+    /* what all members compute counts once */
+    const opi_graph *g = groups ? variant->bound->graph : variant->slices[k].graph;
     for (uint32_t n = 0; n < g->n_nodes; ++n) {
       opi_work work = {0, 0};
       opi_node_work(g, &g->nodes[n], &work);

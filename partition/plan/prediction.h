@@ -53,6 +53,17 @@ typedef struct opi_few_bits {
   uint32_t n;    /* number of products */
 } opi_few_bits;
 
+/* Collectives of a stage's tensor group, for a micro-batch with the most rows. */
+typedef struct opi_group_told {
+  uint32_t n_forward, n_backward;
+  uint64_t forward_bytes, backward_bytes; /* of a member's larger tensors */
+} opi_group_told;
+
+/* A product or table that could have been divided among the members of tensor groups. */
+typedef struct opi_whole_told {
+  const char *node, *why;
+} opi_whole_told;
+
 /* Outcome of the search for a better order (partition/study/improve). */
 typedef struct opi_searched {
   double start_ns; /* predicted time of the starting order: of a mini-batch or a request */
@@ -97,6 +108,10 @@ typedef struct opi_prediction {
                                nominal rates of all devices, 0: unknown */
   opi_few_bits *few_bits;   /* [n_few_bits] make/work.h. Sorted by bits, then level */
   uint32_t n_few_bits;
+  opi_group_told *groups; /* [n_stages] make/tensor.h; NULL: no tensor groups, or no model is known.
+                             Not written, like the next */
+  opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
+  uint32_t n_whole, n_divided;
   const struct opi_kernels *kernels; /* plan/kernels.h: chosen by measuring; NULL: none */
 } opi_prediction;
 

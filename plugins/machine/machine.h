@@ -5,6 +5,7 @@
  *   room     how much memory the machine and the process's control groups still have
  *   socket   unix sockets with abstract names, whose peers are processes of the same user
  *   bell     a doorbell in shared memory: a counter with a futex
+ *   places   members of a group: how they find each other
  *
  * Invariants: nothing here trusts what a peer wrote; every descriptor is closed on exec; nothing
  * has a name in a file system. Errors name the call, and both numbers where there are two.
@@ -79,5 +80,23 @@ void machine_ring(machine_bell *bell);
 #define MACHINE_LOOK_NS UINT64_C(50000000)
 bool machine_wait(machine_bell *bell, uint32_t seen, uint32_t spin_us, uint64_t until_ns,
                   bool (*look)(void *ctx), void *ctx);
+
+/* ---- places.c ---- */
+
+typedef struct machine_count { /* how often a rank has opened groups of some members */
+  struct machine_count *next;
+  uint64_t hash[2];
+  uint32_t rank, n;
+} machine_count;
+
+void machine_hash_ranks(const uint32_t *ranks, uint32_t n, uint64_t out_hash[2]);
+void machine_hash_id(uint64_t id, uint64_t out_hash[2]);
+/* A rank that is listed several times takes its places in the order in which it opens them, and
+ * groups of one hash are told apart by *out_turn, the order of opening. */
+opipe_status machine_take_place(const opipe_host *host, machine_count **io_counts,
+                                const uint32_t *ranks, uint32_t n, uint32_t rank,
+                                const uint64_t hash[2], uint32_t *out_index, uint32_t *out_turn,
+                                opipe_error *err);
+void machine_forget_places(const opipe_host *host, machine_count **io_counts);
 
 #endif /* OPIPE_MACHINE_H */

@@ -4,51 +4,19 @@
 
 enum { CHUNK_BYTES = 32 << 10 };
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-  return hash ^ (hash >> 29);
-}
-
-static void hash_ranks(const opipe_group *group, uint64_t out_hash[2]) {
-  out_hash[0] = UINT64_C(0x6a09e667f3bcc908);
-  out_hash[1] = UINT64_C(0xbb67ae8584caa73b);
-  for (uint32_t i = 0; i < group->n; ++i) {
-    out_hash[0] = mix(out_hash[0], group->ranks[i]);
-    out_hash[1] = mix(out_hash[1] + out_hash[0], group->ranks[i] + UINT64_C(1));
-  }
-}
-
 /* Members of a group that collects find each other by its id, others by their ranks. */
 static void hash_group(opipe_group *group) {
   if (!group->collects) {
-    hash_ranks(group, group->hash);
+    machine_hash_ranks(group->ranks, group->n, group->hash);
     return;
   }
-  hash_ranks(group, group->members);
-  group->hash[0] = mix(UINT64_C(0x3c6ef372fe94f82b), group->params.id);
-  group->hash[1] = mix(UINT64_C(0xa54ff53a5f1d36f1), group->params.id);
+  machine_hash_ranks(group->ranks, group->n, group->members);
+  machine_hash_id(group->params.id, group->hash);
 }
 
-/* A rank that is listed several times takes its places in the order in which it opens them, and
- * groups of equal members are told apart by the order of opening. */
 static opipe_status take_place(opipe_group *group, opipe_error *err) {
   opipe_world *world = group->endpoint->world;
   const uint32_t rank = group->endpoint->rank;
-  uint32_t n_times = 0, place = 0;
-  shm_count *count = world->counts;
-  while (count != NULL && (count->rank != rank || count->hash[0] != group->hash[0] ||
-                           count->hash[1] != group->hash[1]))
-    count = count->next;
-  if (count == NULL) {
-    count = shm_new(world->host, "a group", sizeof *count, err);
-    if (count == NULL)
-      return OPIPE_E_NOMEM;
-    *count = (shm_count){.next = world->counts, .rank = rank};
-    memcpy(count->hash, group->hash, sizeof count->hash);
-    world->counts = count;
-  }
-  for (uint32_t i = 0; i < group->n; ++i)
-    n_times += group->ranks[i] == rank;
   for (const opipe_group *g = world->groups; g != NULL && group->collects; g = g->next) {
     if (g != group && g->collects && g->params.id == group->params.id &&
         g->endpoint == group->endpoint) {
@@ -57,15 +25,8 @@ static opipe_status take_place(opipe_group *group, opipe_error *err) {
                         (unsigned long long)group->params.id, rank);
     }
   }
-  group->turn = count->n / n_times;
-  place = count->n++ % n_times;
-  for (uint32_t i = 0; i < group->n; ++i) {
-    if (group->ranks[i] == rank && place-- == 0) {
-      group->index = i;
-      break;
-    }
-  }
-  return OPIPE_OK;
+  return machine_take_place(world->host, &world->counts, group->ranks, group->n, rank, group->hash,
+                            &group->index, &group->turn, err);
 }
 
 uint64_t shm_group_parts(const opipe_group *group) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport-shm: the plugin's table; worlds, endpoints, abort. */
+/* transport-shm: its table; worlds, endpoints, abort. */
 #include "shm.h"
 
 enum { ALIGN = 128 };
@@ -17,6 +17,22 @@ opipe_status shm_check(opipe_world *world, opipe_error *err) {
     return OPIPE_OK;
   return opipe_fail(err, OPIPE_E_PEER, "rank %u ended the run: %s", world->abort_rank,
                     world->why.message);
+}
+
+/* ---- instances ---- */
+
+opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
+  opipe_instance *self = shm_new(host, "transport 'shm'", sizeof *self, err);
+  if (self == NULL)
+    return OPIPE_E_NOMEM;
+  self->host = host;
+  *out_self = self;
+  return OPIPE_OK;
+}
+
+void shm_close(opipe_instance *self) {
+  if (self != NULL)
+    shm_delete(self->host, self, sizeof *self);
 }
 
 /* ---- worlds ---- */
@@ -94,11 +110,7 @@ static void shm_world_close(opipe_world *world) {
   shm_peers_close(world);
   shm_forget(world);
   shm_sweep(world, true);
-  while (world->counts != NULL) {
-    shm_count *count = world->counts;
-    world->counts = count->next;
-    shm_delete(host, count, sizeof *count);
-  }
+  machine_forget_places(host, &world->counts);
   while (world->mapped != NULL) {
     shm_mapped *m = world->mapped;
     world->mapped = m->next;
@@ -285,9 +297,9 @@ static opipe_status shm_endpoint_ready(opipe_endpoint *endpoint, opipe_error *er
   return status;
 }
 
-/* ---- the plugin ---- */
+/* ---- the table ---- */
 
-static const opipe_transport transport_table = {
+const opipe_transport shm_transport = {
     .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = shm_info,
     .world_info = shm_world_info,
@@ -319,33 +331,3 @@ static const opipe_transport transport_table = {
     .collect_test = shm_collect_test,
     .abort = shm_abort,
     .notify = shm_notify};
-
-static opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
-  opipe_instance *self = shm_new(host, "transport 'shm'", sizeof *self, err);
-  if (self == NULL)
-    return OPIPE_E_NOMEM;
-  self->host = host;
-  *out_self = self;
-  return OPIPE_OK;
-}
-
-static void shm_close(opipe_instance *self) {
-  if (self != NULL)
-    shm_delete(self->host, self, sizeof *self);
-}
-
-static const void *shm_get_interface(opipe_instance *self, const char *id) {
-  (void)self;
-  return strcmp(id, OPIPE_TRANSPORT_ID) == 0 ? &transport_table : NULL;
-}
-
-OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
-    OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 0),
-    "shm",
-    "1.0",
-    "Apache-2.0",
-    "ranks are threads of processes of one machine: senders copy into the receiver's shared memory",
-    shm_open,
-    shm_close,
-    shm_get_interface,
-};

@@ -26,6 +26,7 @@
 #include <pthread.h>
 
 #include "../machine/machine.h"
+#include "near.h"
 
 enum {
   SHM_RANKS_MOST = 1024,
@@ -136,12 +137,6 @@ typedef struct shm_seat {             /* a rank as this world knows it */
   uint32_t last_segment;
 } shm_seat;
 
-typedef struct shm_count { /* how often a rank has opened groups of some members */
-  struct shm_count *next;
-  uint64_t hash[2];
-  uint32_t rank, n;
-} shm_count;
-
 struct opipe_world {
   const opipe_host *host;
   uint32_t n_ranks, first_rank;
@@ -153,7 +148,7 @@ struct opipe_world {
   shm_heard closed; /* stands for what was heard and is closed */
   opipe_stream *streams;
   opipe_group *groups;
-  shm_count *counts;
+  machine_count *counts;
   uint32_t last_id;
   const opipe_board *board;
   shm_peer *peers;
@@ -280,7 +275,6 @@ struct opipe_collective {
 };
 
 /* ---- shm.c ---- */
-opipe_status shm_check(opipe_world *world, opipe_error *err);
 /* The first reason wins; rings the ranks that are here. Under the lock. */
 void shm_fail(opipe_world *world, uint32_t rank, const opipe_error *why);
 void *shm_new(const opipe_host *host, const char *what, size_t n_bytes, opipe_error *err);

@@ -143,8 +143,10 @@ opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double
                              double *out_sums, opipe_error *err) {
   *out_count = 0;
   memset(out_sums, 0, OPI_MOST_SUMS * sizeof *out_sums);
+  /* Members of a tensor group see the same labels. */
+  const uint32_t n_pieces = t->model->n_members > 1 ? 1 : t->model->n_pieces;
   for (uint32_t m = 0; m < t->setup->plan->decided.n_microbatches; ++m) {
-    for (uint32_t k = 0; k < t->model->n_pieces; ++k) {
+    for (uint32_t k = 0; k < n_pieces; ++k) {
       OPI_TRY(count_piece(t, request, m, t->model->loss_stage * t->model->n_pieces + k, out_count,
                           out_sums, err));
     }

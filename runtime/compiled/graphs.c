@@ -330,7 +330,8 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   count_rows(t);
   OPI_TRY(place_parts(t, err));
   if (s->shapes->master == NULL)
-    s->shapes->master = t->model->variants[t->model->base].slices[0].cut;
+    s->shapes->master = t->model->table != NULL ? t->model->table
+                                                : t->model->variants[t->model->base].slices[0].cut;
   if (shape->keep)
     OPI_TRY(name_session(t, err));
   OPI_TRY(carry_outputs(t, err));

@@ -9,10 +9,10 @@
 /* ---- sizes ---- */
 
 static uint64_t entries_of(const opi_list_meeting *m, const opi_group_value *v) {
-  uint64_t n = 0;
-  for (uint32_t k = 0; v->parts != NULL && k < m->n_ranks; ++k)
+  uint64_t n = v->kind == OPI_COLLECTIVE_SUM ? 1 : 0;
+  for (uint32_t k = 0; v->kind != OPI_COLLECTIVE_SUM && k < m->n_ranks; ++k)
     n += (uint64_t)v->parts[k];
-  return v->parts == NULL ? 1 : n;
+  return n;
 }
 
 uint64_t opi_meet_values(const opi_list_meeting *meeting, const opi_group_value *value) {

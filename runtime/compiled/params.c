@@ -141,22 +141,36 @@ static opipe_status check_parts(const opi_shape *shape, const opi_rank *rank, op
   return OPIPE_OK;
 }
 
-static opipe_status make_set(const opi_shape *shape, opi_rank *rank, opi_arena *scratch,
-                             opipe_error *err) {
+static opipe_status find_parts(const opi_shape *shape, opi_rank *rank, opipe_error *err) {
+  opi_arena scratch;
+  opi_arena_init(&scratch, rank->setup->allocator, 0);
+  const opipe_status status = rank->sources == NULL ? pack_parts(shape, rank, &scratch, err)
+                                                    : check_parts(shape, rank, &scratch, err);
+  opi_arena_release(&scratch);
+  return status;
+}
+
+opipe_status opi_shape_sources(opi_shape *shape, opipe_error *err) {
+  opi_setup *s = shape->setup;
+  for (uint32_t i = 0; s->shapes->master->parts != NULL && i < s->n_here; ++i)
+    OPI_TRY(find_parts(shape, &s->ranks[s->here[i]], err));
+  return OPIPE_OK;
+}
+
+static opipe_status make_set(opi_rank *rank, opipe_error *err) {
   const opi_cut *master = rank->setup->shapes->master;
-  if (rank->params != NULL)
-    return rank->sources == NULL ? OPIPE_OK : check_parts(shape, rank, scratch, err);
-  if (master->parts != NULL)
-    OPI_TRY(pack_parts(shape, rank, scratch, err));
-  return OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
-                       rank->sources != NULL ? rank->sources : master->sources, master->n_params);
+  return rank->params != NULL
+             ? OPIPE_OK
+             : OPI_MAKE_RANK(rank, params_create, &rank->params, err, rank->device,
+                             rank->sources != NULL ? rank->sources : master->sources,
+                             master->n_params);
 }
 
 static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *err) {
   uint64_t n_bytes = 0;
   opi_arena scratch;
   opi_arena_init(&scratch, rank->setup->allocator, 0);
-  opipe_status status = make_set(shape, rank, &scratch, err);
+  opipe_status status = make_set(rank, err);
   if (status == OPIPE_OK)
     status = sum_layouts(shape, rank, &scratch, &n_bytes, err);
   if (status == OPIPE_OK)
@@ -167,6 +181,7 @@ static opipe_status prepare_rank(opi_shape *shape, opi_rank *rank, opipe_error *
 
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err) {
   opi_setup *s = shape->setup;
+  OPI_TRY(opi_shape_sources(shape, err));
   for (uint32_t i = 0; i < s->n_here; ++i) {
     opi_rank *rank = &s->ranks[s->here[i]];
     if (s->shapes->master->n_params == 0)

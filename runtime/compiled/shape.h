@@ -237,6 +237,12 @@ static inline const opi_route *opi_route_at(const opi_compiled *t, uint32_t rout
 static inline uint32_t opi_whole_instance(const opi_compiled *t, uint32_t instance) {
   return t->pieces->whole_of[instance];
 }
+/* The instance of the weights (opi_weights_options) that it reads and accumulates in. */
+static inline uint32_t opi_weights_instance_at(const opi_compiled *t, uint32_t instance) {
+  const uint32_t piece = instance / t->pieces->n_replicas % t->model->n_pieces;
+  return opi_whole_instance(t, instance) * t->model->n_members +
+         opi_piece_place_of(&t->given, piece).member;
+}
 /* When step `index` of the rank's list ran last; the reference has one list. */
 static inline opi_ran *opi_ran_at(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const uint32_t r = t->setup->reference ? 0 : rank;

@@ -57,10 +57,15 @@ static opipe_status carry(opi_compiled *t, opipe_error *err) {
 
 /* ---- weights ---- */
 
+/* i: whole * members + member. */
 static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_instance *out,
                                       opipe_error *err) {
   const opi_setup *s = t->setup;
-  const uint32_t stage = i / s->plan->decided.n_replicas, r = s->plan->decided.instance_rank[i];
+  const uint32_t width = t->model->n_members, whole = i / width, member = i % width;
+  const uint32_t stage = whole / s->plan->decided.n_replicas;
+  const uint32_t r = s->plan->decided.instance_rank[whole] == OPIPE_NONE
+                         ? OPIPE_NONE
+                         : s->plan->decided.instance_rank[whole] + member;
   const uint32_t n_pieces = t->model->n_pieces, each = t->n_classes * OPI_PROGRAMS;
   const uint32_t n = each * n_pieces, n_replicas = t->pieces->n_replicas;
   if (r == OPIPE_NONE)
@@ -70,16 +75,18 @@ static opipe_status describe_instance(opi_compiled *t, uint32_t i, opi_weight_in
   uint32_t *params = NULL, n_params = 0;
   if (programs == NULL)
     return opi_fail_nomem(err, n * sizeof *programs, "weights");
-  OPI_TRY(opi_stage_params(t->model, stage, &t->arena, &params, &n_params, err));
-  const uint32_t replica = n_replicas == 1 ? 0 : i % s->plan->decided.n_replicas;
+  OPI_TRY(opi_member_params(t->model, stage, member, &t->arena, &params, &n_params, err));
+  const uint32_t replica = n_replicas == 1 ? 0 : whole % s->plan->decided.n_replicas;
   for (uint32_t k = 0; k < n; ++k) {
     const uint32_t piece = (stage * n_pieces + k / each) * n_replicas + replica;
-    if (opi_whole_instance(t, piece) == i)
+    if (opi_whole_instance(t, piece) == whole && opi_weights_instance_at(t, piece) == i)
       programs[k] = t->units[piece * each + k % each].program;
   }
   *out = (opi_weight_instance){.rank = r,
                                .stage = stage,
-                               .replica = i % s->plan->decided.n_replicas,
+                               .replica = whole % s->plan->decided.n_replicas,
+                               .member = member,
+                               .sources = s->ranks[r].sources,
                                .n_programs = elsewhere ? 0 : n,
                                .elsewhere = elsewhere,
                                .alignment = s->plan->decided.devices[r].alignment,
@@ -114,7 +121,8 @@ static void tell_unused_globs(const opi_setup *s, const opi_cut *cut) {
 static opipe_status open_weights(opi_compiled *t, opipe_error *err) {
   const opi_setup *s = t->setup;
   const opi_cut *cut = t->model->cuts[0];
-  const uint32_t n = s->plan->decided.n_stages * s->plan->decided.n_replicas;
+  const uint32_t width = t->model->n_members;
+  const uint32_t n = s->plan->decided.n_stages * s->plan->decided.n_replicas * width;
   opi_weight_instance *instances = OPI_ARENA_ARRAY(&t->arena, opi_weight_instance, n);
   if (instances == NULL)
     return opi_fail_nomem(err, n * sizeof *instances, "weights");
@@ -126,10 +134,12 @@ static opipe_status open_weights(opi_compiled *t, opipe_error *err) {
       .instances = instances,
       .sources = cut->sources,
       .trained = cut->trained,
+      .parts = cut->parts,
       .transport = s->reference ? (opi_transport_ref){.table = NULL} : s->env.transport,
       .budget = s->env.budget,
       .n_stages = s->plan->decided.n_stages,
       .n_replicas = s->plan->decided.n_replicas,
+      .n_members = width,
       .n_ranks = s->plan->decided.n_ranks,
       .n_sources = cut->n_params,
       .n_versions = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1,
@@ -143,6 +153,7 @@ static opipe_status open_weights(opi_compiled *t, opipe_error *err) {
 }
 
 static opipe_status take(opi_compiled *t, opipe_error *err) {
+  OPI_TRY(opi_shape_sources(t->shape, err));
   OPI_TRY(opi_compiled_memory(t, err));
   return t->shape->keep ? open_weights(t, err) : OPIPE_OK;
 }
@@ -151,14 +162,15 @@ static opipe_status bind(const opi_compiled *t, const opi_program_unit *unit, ui
                          const opipe_region *regions, opipe_binding **sets, opipe_error *err) {
   const opi_setup *s = t->setup;
   const opi_rank *rank = &s->ranks[t->pieces->instance_rank[instance]];
-  const uint32_t whole = opi_whole_instance(t, instance);
+  const uint32_t stage = opi_whole_instance(t, instance) / s->plan->decided.n_replicas;
+  const uint32_t i = opi_weights_instance_at(t, instance);
   const uint32_t n_sets = s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED ? 2 : 1;
   opipe_bind_params params = opi_unit_params(t, unit, rank, regions);
   params.struct_size = (uint32_t)OPIPE_END(opipe_bind_params, gradients);
-  params.gradients = opi_weights_gradients(s->shapes->weights, whole);
+  params.gradients = opi_weights_gradients(s->shapes->weights, i);
   for (uint32_t set = 0; set < n_sets; ++set) {
-    params.params = opi_weights_params(s->shapes->weights, whole, set);
-    OPI_TRY(opi_rank_bind(rank, whole / s->plan->decided.n_replicas, &params, &sets[set], err));
+    params.params = opi_weights_params(s->shapes->weights, i, set);
+    OPI_TRY(opi_rank_bind(rank, stage, &params, &sets[set], err));
   }
   return OPIPE_OK;
 }

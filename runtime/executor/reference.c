@@ -77,8 +77,9 @@ static opipe_status update(opi_engine *t, opi_request *request, opipe_error *err
   opi_weights *weights = t->setup->shapes->weights;
   const double *lr = request->ticket->has_lr ? &request->ticket->lr : NULL;
   uint32_t left = plan->n_ranks;
-  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
-    if (plan->instance_rank[i] != OPIPE_NONE)
+  const uint32_t width = opi_plan_width(plan);
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas * width; ++i) {
+    if (plan->instance_rank[i / width] != OPIPE_NONE)
       OPI_TRY(opi_weights_reduce(weights, i, err));
   }
   opipe_status status = OPIPE_OK;

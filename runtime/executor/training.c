@@ -22,7 +22,7 @@ opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
     const uint32_t index = cursor->reducing[i];
     const opi_step *step = &t->lists->steps[index];
     const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
-    if (opi_weights_is_summed(rank->setup->shapes->weights, opi_whole_instance(t, instance)))
+    if (opi_weights_is_summed(rank->setup->shapes->weights, opi_weights_instance_at(t, instance)))
       opi_ran_at(t, rank->index, index)->span.end_ns = opi_clock_ns();
     else
       cursor->reducing[kept++] = index;
@@ -50,7 +50,8 @@ opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t inde
     OPI_TRY(opi_ahead_push(rank, &e, err));
   e.work.ran->span = (opi_span){opi_clock_ns(), 0};
   cursor->reducing[cursor->n_reducing++] = index;
-  OPI_TRY(opi_weights_reduce(rank->setup->shapes->weights, opi_whole_instance(t, instance), err));
+  OPI_TRY(
+      opi_weights_reduce(rank->setup->shapes->weights, opi_weights_instance_at(t, instance), err));
   return opi_sums_move(rank, err);
 }
 

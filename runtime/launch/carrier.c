@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 128, JOB_SHOWN = 40, FIRST_FDS = 4 };
+enum { BACKLOG = 128, JOB_SHOWN = 40, UNIX_ROOM = 108, FIRST_FDS = 4 };
 
 opipe_status opi_fail_descriptors(opipe_error *err, const char *what) {
   struct rlimit most = {0, 0};
@@ -36,8 +36,7 @@ opipe_status opi_fail_descriptors(opipe_error *err, const char *what) {
                   (unsigned long long)most.rlim_cur);
 }
 
-/* Errors of a call that makes a descriptor. */
-static opipe_status fail_making(opipe_error *err, int number, const char *what) {
+opipe_status opi_fail_making(opipe_error *err, int number, const char *what) {
   return number == EMFILE || number == ENFILE ? opi_fail_descriptors(err, what)
                                               : opi_fail_errno(err, number, "%s", what);
 }
@@ -48,7 +47,7 @@ static void address_of_job(const char *job, char out[OPI_ADDRESS_ROOM]) {
   char shown[JOB_SHOWN + 1];
   const XXH64_hash_t hash = XXH3_64bits(job, strlen(job));
   (void)snprintf(shown, sizeof shown, "%s", job);
-  (void)snprintf(out, OPI_ADDRESS_ROOM, "@onnx-pipe/%u/%s/%016llx", (unsigned)geteuid(), shown,
+  (void)snprintf(out, UNIX_ROOM, "@onnx-pipe/%u/%s/%016llx", (unsigned)geteuid(), shown,
                  (unsigned long long)hash);
 }
 
@@ -56,11 +55,11 @@ static socklen_t fill_name(const char *address, struct sockaddr_un *out) {
   const size_t n = strlen(address);
   memset(out, 0, sizeof *out);
   out->sun_family = AF_UNIX;
-  memcpy(out->sun_path, address, n); /* room for OPI_ADDRESS_ROOM - 1 bytes */
+  memcpy(out->sun_path, address, n); /* UNIX_ROOM - 1 bytes at most */
   out->sun_path[0] = '\0';           /* stands as '@' in the address */
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
 }
-_Static_assert(sizeof(((struct sockaddr_un *)0)->sun_path) >= OPI_ADDRESS_ROOM, "a unix name");
+_Static_assert(sizeof(((struct sockaddr_un *)0)->sun_path) >= UNIX_ROOM, "a unix name");
 
 static bool read_peer(int fd, opi_peer *out) {
   struct ucred found;
@@ -71,7 +70,8 @@ static bool read_peer(int fd, opi_peer *out) {
   return true;
 }
 
-static opipe_status unix_check_peer(int fd, opi_peer *out_peer, opipe_error *err) {
+static opipe_status unix_check_peer(int fd, bool proves, opi_peer *out_peer, opipe_error *err) {
+  (void)proves;
   if (!read_peer(fd, out_peer))
     return opi_fail_errno(err, errno, "the user of a peer cannot be asked");
   if (out_peer->uid == geteuid())
@@ -81,12 +81,13 @@ static opipe_status unix_check_peer(int fd, opi_peer *out_peer, opipe_error *err
                   (long long)out_peer->pid, out_peer->uid, (unsigned)geteuid());
 }
 
-static opipe_status unix_connect(const char *address, int *out_fd, opipe_error *err) {
+static opipe_status unix_connect(const char *address, bool proves, int *out_fd, opipe_error *err) {
   struct sockaddr_un name;
+  (void)proves;
   const socklen_t n = fill_name(address, &name);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
-    return fail_making(err, errno, "a socket");
+    return opi_fail_making(err, errno, "a socket");
   if (connect(fd, (const struct sockaddr *)&name, n) == 0) {
     *out_fd = fd;
     return OPIPE_OK;
@@ -102,7 +103,7 @@ static opipe_status unix_connect(const char *address, int *out_fd, opipe_error *
 static opipe_status fail_taken(const char *address, opipe_error *err) {
   opi_peer peer;
   int fd = -1;
-  const bool known = unix_connect(address, &fd, NULL) == OPIPE_OK && read_peer(fd, &peer);
+  const bool known = unix_connect(address, false, &fd, NULL) == OPIPE_OK && read_peer(fd, &peer);
   if (fd >= 0)
     (void)close(fd);
   if (!known)
@@ -119,12 +120,13 @@ static opipe_status fail_taken(const char *address, opipe_error *err) {
                   address, (long long)peer.pid, (int)getpid());
 }
 
-static opipe_status unix_listen(const char *address, int *out_fd, opipe_error *err) {
+static opipe_status unix_listen(const char *address, bool proves, int *out_fd, opipe_error *err) {
   struct sockaddr_un name;
+  (void)proves;
   const socklen_t n = fill_name(address, &name);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
-    return fail_making(err, errno, "a socket");
+    return opi_fail_making(err, errno, "a socket");
   if (bind(fd, (const struct sockaddr *)&name, n) == 0 && listen(fd, BACKLOG) == 0) {
     *out_fd = fd;
     return OPIPE_OK;
@@ -143,11 +145,11 @@ static opipe_status unix_accept(int listener, int *out_fd, opipe_error *err) {
   }
   return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED
              ? OPIPE_PENDING
-             : fail_making(err, errno, "a process that wants to join");
+             : opi_fail_making(err, errno, "a process that wants to join");
 }
 
-const opi_carrier opi_carrier_unix = {"unix",       address_of_job, unix_listen,
-                                      unix_connect, unix_accept,    unix_check_peer};
+const opi_carrier opi_carrier_unix = {"unix",       false,       address_of_job, unix_listen,
+                                      unix_connect, unix_accept, unix_check_peer};
 
 /* ---- descriptors that travel ---- */
 

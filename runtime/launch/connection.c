@@ -2,6 +2,7 @@
 /* Connections: what waits to be sent. Short messages go before the frames of long ones, so that a
  * heartbeat never waits behind a plan. */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,8 +19,8 @@ void opi_connection_clear(opi_connection *link) {
 opipe_status opi_connection_begin(opi_team *t, opi_connection *link, int fd, opipe_error *err) {
   opi_connection_clear(link);
   link->fd = fd;
-  link->heard_ns = opi_clock_ns();
-  opipe_status status = t->carrier->check_peer(fd, &link->peer, err);
+  link->began_ns = link->heard_ns = opi_clock_ns();
+  opipe_status status = t->carrier->check_peer(fd, t->reach.token.is_set, &link->peer, err);
   if (status == OPIPE_OK)
     status = opi_frames_init(&link->in, t->allocator, OPI_MESSAGE_MOST, err);
   if (status < 0)
@@ -44,18 +45,22 @@ void opi_connection_close(opi_team *t, opi_connection *link) {
     drop(t->allocator, link->first[q]);
   drop(t->allocator, link->writing);
   opi_frames_release(&link->in);
+  opi_seal_release(&link->seal);
   opi_connection_clear(link);
 }
 
 static bool queue_frame(opi_team *t, opi_connection *link, uint32_t queue, const uint8_t *frame,
                         uint32_t n) {
-  opi_out *out = opi_alloc(t->allocator, sizeof *out + n);
+  const bool sealed = link->seal.allocator != NULL;
+  const uint32_t before = sealed ? OPI_RECORD_BEFORE : 0;
+  const uint32_t whole = n + before + (sealed ? OPI_RECORD_AFTER : 0);
+  opi_out *out = opi_alloc(t->allocator, sizeof *out + whole);
   if (out == NULL)
     return false;
   out->next = NULL;
-  out->n = n;
-  out->at = 0;
-  memcpy(out->bytes, frame, n);
+  out->n = whole;
+  out->at = sealed ? OPI_RECORD_UNSENT : 0;
+  memcpy(out->bytes + before, frame, n);
   if (link->first[queue] == NULL)
     link->first[queue] = out;
   else
@@ -94,6 +99,10 @@ static opi_out *next_frame(opi_connection *link) {
     if (link->writing != NULL) {
       link->first[q] = link->writing->next;
       link->writing->next = NULL;
+      if (link->seal.allocator != NULL) {
+        opi_seal_write(&link->seal, link->writing->bytes,
+                       link->writing->n - OPI_RECORD_BEFORE - OPI_RECORD_AFTER);
+      }
     }
   }
   return link->writing;
@@ -113,6 +122,112 @@ bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator
   }
   return true;
 }
+
+/* ---- proof ---- */
+
+/* A connection that is new takes some bytes at once. */
+static opipe_status say(int fd, const void *bytes, size_t n, opipe_error *err) {
+  return opi_send_with(fd, bytes, n, -1, err);
+}
+
+/* Process 0: the proof is complete. */
+static opipe_status judge_proof(opi_team *t, opi_connection *link, opipe_error *err) {
+  opi_verdict verdict;
+  const opipe_status status =
+      opi_token_check(&t->reach.token, &link->greeting, &link->proof, &verdict, err);
+  const opipe_status said =
+      say(link->fd, &verdict, sizeof verdict, status == OPIPE_OK ? err : NULL);
+  if (status < 0 || said < 0) {
+    t->reach.n_unproven += status < 0 ? 1 : 0;
+    return status < 0 ? status : said;
+  }
+  link->must_prove = false;
+  return opi_seal_init(&link->seal, t->allocator, &t->reach.token, &link->greeting, &link->proof,
+                       true, err);
+}
+
+typedef struct taking {
+  opi_connection *link;
+  opi_channel_message_fn each;
+  void *ctx;
+} taking;
+
+static opipe_status take_sealed(void *ctx, const uint8_t *bytes, size_t n, opipe_error *err) {
+  const taking *to = ctx;
+  return opi_frames_take(&to->link->in, bytes, n, to->each, to->ctx, err);
+}
+
+opipe_status opi_connection_take(opi_team *t, opi_connection *link, const uint8_t *data, size_t n,
+                                 opi_channel_message_fn each, void *ctx, opipe_error *err) {
+  taking to = {link, each, ctx};
+  if (link->must_prove) {
+    const size_t left = sizeof link->proof - link->n_proof, part = n < left ? n : left;
+    memcpy((uint8_t *)&link->proof + link->n_proof, data, part);
+    link->n_proof += (uint32_t)part;
+    if (link->n_proof < sizeof link->proof)
+      return OPIPE_OK;
+    OPI_TRY(judge_proof(t, link, err));
+    data += part;
+    n -= part;
+  }
+  return link->seal.allocator != NULL ? opi_seal_take(&link->seal, data, n, take_sealed, &to, err)
+                                      : opi_frames_take(&link->in, data, n, each, ctx, err);
+}
+
+/* Reads n bytes, no more. PENDING: they do not come. */
+static opipe_status hear_all(int fd, void *out, size_t n, uint64_t until_ns, opipe_error *err) {
+  for (size_t got = 0; got < n;) {
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    const uint64_t now = opi_clock_ns();
+    const int wait_ms = now >= until_ns ? 0 : (int)((until_ns - now) / 1000000) + 1;
+    const int ready = poll(&one, 1, wait_ms);
+    if (ready < 0 && errno == EINTR)
+      continue;
+    const ssize_t part = ready > 0 ? recv(fd, (uint8_t *)out + got, n - got, MSG_DONTWAIT) : -1;
+    if (part <= 0) {
+      (void)opi_fail(err, OPIPE_E_PEER,
+                     ready == 0 ? "it says nothing" : "it closes the connection");
+      return OPIPE_PENDING;
+    }
+    got += (size_t)part;
+  }
+  return OPIPE_OK;
+}
+
+opipe_status opi_connection_prove(opi_team *t, opi_connection *link, uint64_t until_ns,
+                                  opipe_error *err) {
+  opi_verdict verdict;
+  opi_token_proof own = {.rank = t->place.rank,
+                         .size = t->place.size,
+                         .abi_major = OPIPE_ABI_MAJOR,
+                         .abi_minor = OPIPE_ABI_MINOR};
+  opipe_status status = hear_all(link->fd, &link->greeting, sizeof link->greeting, until_ns, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_greeting_check(&link->greeting, err));
+  if ((link->greeting.asks != 0) != t->reach.token.is_set) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    t->reach.token.is_set
+                        ? "it has no token, this process has one: set ONNX_PIPE_TOKEN_FILE in all "
+                          "processes or in none"
+                        : "it asks for a token, this process has none: set ONNX_PIPE_TOKEN_FILE "
+                          "here as there");
+  }
+  if (!t->reach.token.is_set)
+    return OPIPE_OK;
+  memcpy(own.release, OPIPE_VERSION, sizeof OPIPE_VERSION);
+  memcpy(own.job, t->place.job, sizeof own.job);
+  OPI_TRY(opi_token_prove(&t->reach.token, &link->greeting, &own, err));
+  OPI_TRY(say(link->fd, &own, sizeof own, err));
+  status = hear_all(link->fd, &verdict, sizeof verdict, until_ns, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_token_judge(&t->reach.token, &link->greeting, &own, &verdict, err));
+  return opi_seal_init(&link->seal, t->allocator, &t->reach.token, &link->greeting, &own, false,
+                       err);
+}
+
+/* ---- all links ---- */
 
 opi_connection *opi_connection_of(opi_team *t, uint32_t rank) {
   for (uint32_t i = 0; i < t->n_links; ++i) {

@@ -7,8 +7,8 @@
 
 const char *opi_team_who(const opi_team *t, uint32_t rank, char out[OPI_WHO_ROOM]) {
   if (rank < t->place.size && t->members[rank].pid != 0) {
-    (void)snprintf(out, OPI_WHO_ROOM, "process %u (pid %lld)", rank,
-                   (long long)t->members[rank].pid);
+    (void)snprintf(out, OPI_WHO_ROOM, "process %u (pid %d%s%.23s)", rank, (int)t->members[rank].pid,
+                   t->reach.spread ? " of " : "", t->reach.spread ? t->members[rank].host : "");
   } else {
     (void)snprintf(out, OPI_WHO_ROOM, "process %u", rank);
   }

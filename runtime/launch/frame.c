@@ -16,7 +16,8 @@ typedef struct head {
 } head;
 
 bool opi_frame_is_long(uint32_t kind) {
-  return kind == OPI_FRAME_GATHER || kind == OPI_FRAME_RESULT || kind == OPI_FRAME_POST;
+  return kind == OPI_FRAME_GATHER || kind == OPI_FRAME_RESULT || kind == OPI_FRAME_POST ||
+         kind == OPI_FRAME_START;
 }
 
 uint64_t opi_frames_bytes(uint64_t n_bytes) {

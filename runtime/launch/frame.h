@@ -25,7 +25,7 @@ enum {
 };
 #define OPI_MESSAGE_MOST (UINT64_C(64) << 20) /* bytes of a message */
 
-/* Kinds. P: to process 0, A: from process 0. Long kinds: GATHER, RESULT, POST. */
+/* Kinds. P: to process 0, A: from process 0. Long kinds: START, GATHER, RESULT, POST. */
 enum {
   OPI_FRAME_HELLO = 1,   /* P who joins, with a pidfd */
   OPI_FRAME_WELCOME = 2, /* A accepted, with a pidfd */
@@ -43,7 +43,10 @@ enum {
   OPI_FRAME_AGREED = 14, /* A stop there */
   OPI_FRAME_PASSED = 15, /* P was there */
   OPI_FRAME_STUCK = 16,  /* A a session stands still, and who holds it up */
-  OPI_FRAME_KINDS = 17
+  OPI_FRAME_PLACES = 17, /* A who may be on whose machine */
+  OPI_FRAME_MET = 18,    /* P has it met the lowest process of its machine? */
+  OPI_FRAME_DIED = 19,   /* P a neighbour's end was seen */
+  OPI_FRAME_KINDS = 20
 };
 
 /* A message, valid for the call that receives it. */

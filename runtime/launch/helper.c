@@ -9,8 +9,8 @@
 
 #include "runtime/launch/team.h"
 
-enum { OF_LINKS = 2, PER_LINK = 2, READ_BYTES = 65536, DEATH_MS = 200 };
-static const uint64_t HELLO_NS = 5 * OPI_SECOND;
+enum { READ_BYTES = 65536, DEATH_MS = 200 };
+static const uint64_t HELLO_NS = 5 * OPI_SECOND, LEAVE_NS = OPI_SECOND / 2;
 
 /* ---- messages ---- */
 
@@ -51,11 +51,21 @@ static opipe_status hear_abort(opi_team *t, opi_connection *link, const opi_chan
 }
 
 static opipe_status hear_start(opi_team *t, const opi_channel_message *m, opipe_error *err) {
-  if (m->n_bytes != t->place.size * sizeof(int64_t) || t->started)
+  if (m->n_bytes != t->place.size * sizeof(opi_started) || t->started)
     return opi_fail(err, OPIPE_E_INVALID, "a START of %llu bytes", (unsigned long long)m->n_bytes);
   for (uint32_t r = 0; r < t->place.size; ++r) {
-    memcpy(&t->members[r].pid, m->bytes + r * sizeof(int64_t), sizeof(int64_t));
-    t->members[r].joined = true;
+    opi_started told;
+    memcpy(&told, m->bytes + r * sizeof told, sizeof told);
+    if (told.machine > r)
+      return opi_fail(err, OPIPE_E_INVALID, "START: process %u at %u's machine", r, told.machine);
+    opi_process *member = &t->members[r];
+    member->pid = told.pid;
+    member->machine = told.machine;
+    memcpy(member->host, told.host, sizeof member->host);
+    member->host[sizeof member->host - 1] = '\0';
+    (void)opi_text_clean(member->host, sizeof member->host);
+    member->joined = true;
+    t->reach.spread = t->reach.spread || told.machine != 0;
   }
   t->n_joined = t->place.size;
   t->started = true;
@@ -77,12 +87,13 @@ typedef struct hearing {
 
 /* True if the kind may come from the other end. */
 static bool is_expected(const opi_team *t, const opi_connection *link, uint32_t kind) {
-  static const uint32_t to_root = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_GATHER |
-                                  1u << OPI_FRAME_STOP | 1u << OPI_FRAME_ANSWER |
-                                  1u << OPI_FRAME_PASSED;
-  static const uint32_t from_root =
-      1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED | 1u << OPI_FRAME_START |
-      1u << OPI_FRAME_RESULT | 1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED | 1u << OPI_FRAME_STUCK;
+  static const uint32_t to_root =
+      1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_GATHER | 1u << OPI_FRAME_STOP |
+      1u << OPI_FRAME_ANSWER | 1u << OPI_FRAME_PASSED | 1u << OPI_FRAME_MET | 1u << OPI_FRAME_DIED;
+  static const uint32_t from_root = 1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED |
+                                    1u << OPI_FRAME_START | 1u << OPI_FRAME_RESULT |
+                                    1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED |
+                                    1u << OPI_FRAME_STUCK | 1u << OPI_FRAME_PLACES;
   static const uint32_t both =
       1u << OPI_FRAME_LEAVE | 1u << OPI_FRAME_BEAT | 1u << OPI_FRAME_ABORT | 1u << OPI_FRAME_POST;
   static const uint32_t first = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_WELCOME |
@@ -117,6 +128,10 @@ static opipe_status hear(void *ctx, const opi_channel_message *m, opipe_error *e
       return opi_board_hear(t, h->link, m, err);
     case OPI_FRAME_STUCK:
       return opi_standing_hear(t, m, err);
+    case OPI_FRAME_PLACES:
+    case OPI_FRAME_MET:
+    case OPI_FRAME_DIED:
+      return opi_neighbours_hear(t, h->link, m, err);
     default:
       return opi_stop_hear(t, h->link, m, err);
   }
@@ -132,16 +147,20 @@ static bool has_ended(int pidfd, int wait_ms) {
 /* The connection is of no use any more. why: NULL, or what was wrong with its bytes. A process
  * closes its connections shortly before its pidfd says that it has ended. */
 static void lose(opi_team *t, opi_connection *link, const char *why) {
-  char who[OPI_WHO_ROOM], at[OPI_WHERE_ROOM];
+  char who[OPI_WHO_ROOM], at[OPI_WHERE_ROOM], from[OPI_FROM_ROOM];
   const uint32_t rank = link->rank;
   const bool left = link->left || link->ending;
-  const bool died = rank != OPI_NOBODY && !left && has_ended(link->pidfd, DEATH_MS);
+  const bool died =
+      rank != OPI_NOBODY && !left && (link->died_ns != 0 || has_ended(link->pidfd, DEATH_MS));
+  memcpy(from, link->peer.from, sizeof from);
   opi_connection_close(t, link);
   if (left)
     return;
   if (rank == OPI_NOBODY && opi_team_is_root(t)) {
-    if (why != NULL)
-      opi_log(&t->logger, OPIPE_LOG_WARN, "a connection was refused: %s", why);
+    if (why != NULL) {
+      opi_log(&t->logger, OPIPE_LOG_WARN, "a connection%s%s was refused: %s",
+              from[0] == '\0' ? "" : " from ", from, why);
+    }
     return;
   }
   if (rank == OPI_NOBODY) {
@@ -169,7 +188,7 @@ static void read_link(opi_team *t, opi_connection *link) {
     return;
   if (status == OPIPE_OK && n > 0) {
     link->heard_ns = opi_clock_ns();
-    status = opi_frames_take(&link->in, bytes, n, hear, &h, &err);
+    status = opi_connection_take(t, link, bytes, n, hear, &h, &err);
   } else if (status == OPIPE_OK) {
     status = opi_frames_end(&link->in, &err);
     lose(t, link, status < 0 ? err.message : NULL);
@@ -209,8 +228,12 @@ static void judge_silence(opi_team *t, uint64_t now) {
     if (link->fd < 0 || link->left)
       continue;
     if (link->rank == OPI_NOBODY && opi_team_is_root(t)) {
-      if (now - link->heard_ns > HELLO_NS)
+      if (now - link->began_ns > HELLO_NS) {
+        t->reach.n_unproven += link->must_prove ? 1 : 0;
         opi_connection_close(t, link);
+      }
+    } else if (link->died_ns != 0 && now - link->died_ns > LEAVE_NS) {
+      lose(t, link, NULL);
     } else if (t->started && now - link->heard_ns > t->silence_ns) {
       char who[OPI_WHO_ROOM], at[OPI_WHERE_ROOM];
       opi_team_fail(t, link->rank, OPIPE_E_PEER, "%s has been silent for %.1f s%s",
@@ -223,7 +246,7 @@ static void judge_silence(opi_team *t, uint64_t now) {
 static void keep_time(opi_team *t, uint64_t now) {
   if (now - t->last_look_ns > t->silence_ns / 2) { /* this process itself was stopped */
     for (uint32_t i = 0; i < t->n_links; ++i)
-      t->links[i].heard_ns = now;
+      t->links[i].heard_ns = t->links[i].began_ns = now;
   }
   t->last_look_ns = now;
   if (t->started && now - t->last_beat_ns >= t->beat_ns)
@@ -238,16 +261,20 @@ static void keep_time(opi_team *t, uint64_t now) {
 static uint32_t fill_polls(opi_team *t) {
   struct pollfd *p = t->polls;
   p[0] = (struct pollfd){.fd = t->wake, .events = POLLIN};
-  p[1] = (struct pollfd){.fd = t->failed ? -1 : t->listener, .events = POLLIN};
+  const bool accepts = t->listener >= 0 && !t->failed && opi_team_slot(t) != NULL;
+  p[1] = (struct pollfd){.fd = accepts ? t->listener : -1, .events = POLLIN};
   for (uint32_t i = 0; i < t->n_links; ++i) {
     const opi_connection *link = &t->links[i];
     const bool writes = !opi_connection_is_idle(link);
-    p[OF_LINKS + PER_LINK * i] =
+    p[OPI_POLLS + OPI_POLLS_EACH * i] =
         (struct pollfd){.fd = link->fd, .events = (short)(POLLIN | (writes ? POLLOUT : 0))};
-    p[OF_LINKS + PER_LINK * i + 1] =
+    p[OPI_POLLS + OPI_POLLS_EACH * i + 1] =
         (struct pollfd){.fd = link->left ? -1 : link->pidfd, .events = POLLIN};
   }
-  return OF_LINKS + PER_LINK * t->n_links;
+  const uint32_t n = OPI_POLLS + OPI_POLLS_EACH * t->n_links;
+  for (uint32_t i = 0; i < t->reach.n_neighbours; ++i)
+    p[n + i] = (struct pollfd){.fd = t->reach.neighbours[i].pidfd, .events = POLLIN};
+  return n + t->reach.n_neighbours;
 }
 
 static void serve_link(opi_team *t, opi_connection *link, const struct pollfd *p) {
@@ -269,7 +296,13 @@ static void serve(opi_team *t) {
   if ((t->polls[0].revents & POLLIN) != 0)
     (void)eventfd_read(t->wake, &count);
   for (uint32_t i = 0; i < t->n_links; ++i)
-    serve_link(t, &t->links[i], &t->polls[OF_LINKS + PER_LINK * i]);
+    serve_link(t, &t->links[i], &t->polls[OPI_POLLS + OPI_POLLS_EACH * i]);
+  const struct pollfd *ends = &t->polls[OPI_POLLS + OPI_POLLS_EACH * t->n_links];
+  for (uint32_t i = 0; i < t->reach.n_neighbours; ++i) {
+    opi_neighbour *near = &t->reach.neighbours[i];
+    if (near->pidfd >= 0 && ends[i].fd == near->pidfd && ends[i].revents != 0)
+      opi_neighbours_ended(t, near);
+  }
   if (t->listener >= 0 && !t->failed && (t->polls[1].revents & POLLIN) != 0)
     opi_team_accept(t);
 }

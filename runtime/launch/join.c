@@ -15,6 +15,8 @@ opi_hello opi_team_hello(const opi_team *t) {
                      .abi_minor = OPIPE_ABI_MINOR};
   (void)snprintf(hello.version, sizeof hello.version, "%s", OPIPE_VERSION);
   (void)snprintf(hello.job, sizeof hello.job, "%s", t->place.job);
+  memcpy(hello.boot, t->reach.boot, sizeof hello.boot);
+  memcpy(hello.host, t->reach.host, sizeof hello.host);
   return hello;
 }
 
@@ -27,8 +29,7 @@ void opi_team_missing(const opi_team *t, char *out, size_t room) {
   }
 }
 
-/* A slot for a connection that has not said who it is; NULL: too many wait. */
-static opi_connection *free_slot(opi_team *t) {
+opi_connection *opi_team_slot(opi_team *t) {
   uint32_t n_pending = 0;
   opi_connection *found = NULL;
   for (uint32_t i = 0; i < t->n_links; ++i) {
@@ -40,9 +41,18 @@ static opi_connection *free_slot(opi_team *t) {
   return n_pending < OPI_PENDING_MOST ? found : NULL;
 }
 
+/* By TCP, process 0 speaks first. */
+static opipe_status greet(opi_team *t, opi_connection *link, opipe_error *err) {
+  if (!t->carrier->greets)
+    return OPIPE_OK;
+  OPI_TRY(opi_greeting_make(&t->reach.token, &link->greeting, err));
+  link->must_prove = t->reach.token.is_set;
+  return opi_send_with(link->fd, &link->greeting, sizeof link->greeting, -1, err);
+}
+
 void opi_team_accept(opi_team *t) {
   opipe_error err = OPIPE_ERROR_INIT;
-  for (opi_connection *slot = NULL; (slot = free_slot(t)) != NULL;) {
+  for (opi_connection *slot = NULL; (slot = opi_team_slot(t)) != NULL;) {
     int fd = -1;
     const opipe_status status = t->carrier->accept(t->listener, &fd, &err);
     if (status == OPIPE_PENDING)
@@ -51,8 +61,12 @@ void opi_team_accept(opi_team *t) {
       opi_team_fail(t, 0, status, "process 0 cannot accept others: %s", err.message);
       return;
     }
-    if (opi_connection_begin(t, slot, fd, &err) < 0)
+    if (opi_connection_begin(t, slot, fd, &err) < 0) {
       opi_log(&t->logger, OPIPE_LOG_WARN, "a connection was refused: %s", err.message);
+    } else if (greet(t, slot, &err) < 0) {
+      opi_connection_close(t, slot);
+      opi_log(&t->logger, OPIPE_LOG_WARN, "a connection was closed: %s", err.message);
+    }
   }
 }
 
@@ -97,31 +111,50 @@ static opipe_status check_free(const opi_team *t, const opi_hello *h, opipe_erro
   return OPIPE_OK;
 }
 
-static void start(opi_team *t) {
-  int64_t pids[OPI_TEAM_MOST];
-  for (uint32_t r = 0; r < t->place.size; ++r)
-    pids[r] = t->members[r].pid;
+void opi_team_start(opi_team *t) {
+  const uint64_t n = t->place.size * sizeof(opi_started);
+  opi_started *all = opi_alloc_zero(t->allocator, t->place.size, sizeof *all);
+  if (all == NULL) {
+    opi_team_fail(t, 0, OPIPE_E_NOMEM, "out of memory for %u processes", t->place.size);
+    return;
+  }
+  for (uint32_t r = 0; r < t->place.size; ++r) {
+    all[r] = (opi_started){.pid = t->members[r].pid, .machine = t->members[r].machine};
+    memcpy(all[r].host, t->members[r].host, sizeof all[r].host);
+    t->reach.spread = t->reach.spread || all[r].machine != 0;
+  }
   t->started = true;
-  opi_team_send(t, OPI_NOBODY, OPI_FRAME_START, 0, pids, t->place.size * sizeof pids[0]);
+  opi_team_send(t, OPI_NOBODY, OPI_FRAME_START, 0, all, n);
+  opi_free(t->allocator, all, n);
   opi_lock_signal(&t->lock);
 }
 
-static opipe_status welcome(opi_team *t, opi_connection *link, const opi_hello *h,
-                            opipe_error *err) {
+opipe_status opi_team_say(opi_team *t, opi_connection *link, uint32_t kind, opipe_error *err) {
   uint8_t frame[OPI_FRAME_MOST];
   const opi_hello own = opi_team_hello(t);
   uint64_t at = 0;
-  const uint32_t n =
-      opi_frame_write(frame, OPI_FRAME_WELCOME, 0, (const uint8_t *)&own, sizeof own, &at);
+  if (t->carrier->greets) {
+    opi_connection_send(t, link, kind, 0, &own, sizeof own);
+    return OPIPE_OK;
+  }
+  const uint32_t n = opi_frame_write(frame, kind, 0, (const uint8_t *)&own, sizeof own, &at);
   const int pidfd = opi_pidfd_self();
   const opipe_status status = opi_send_with(link->fd, frame, n, pidfd, err);
   if (pidfd >= 0)
     (void)close(pidfd);
-  OPI_TRY(status);
+  return status;
+}
+
+static opipe_status welcome(opi_team *t, opi_connection *link, const opi_hello *h,
+                            opipe_error *err) {
+  OPI_TRY(opi_team_say(t, link, OPI_FRAME_WELCOME, err));
   link->rank = h->rank;
-  t->members[h->rank] = (opi_process){.pid = h->pid, .joined = true, .heard_ns = opi_clock_ns()};
+  opi_process *m = &t->members[h->rank];
+  *m = (opi_process){.pid = h->pid, .joined = true, .heard_ns = opi_clock_ns()};
+  memcpy(m->boot, h->boot, sizeof m->boot);
+  memcpy(m->host, h->host, sizeof m->host);
   if (++t->n_joined == t->place.size)
-    start(t);
+    opi_neighbours_place(t);
   return OPIPE_OK;
 }
 
@@ -135,7 +168,10 @@ static opipe_status read_hello(const opi_channel_message *m, opi_hello *out, opi
   out->version[sizeof out->version - 1] = '\0';
   out->job[sizeof out->job - 1] = '\0';
   (void)opi_text_clean(out->version, sizeof out->version);
+  out->boot[sizeof out->boot - 1] = '\0';
+  out->host[sizeof out->host - 1] = '\0';
   (void)opi_text_clean(out->job, sizeof out->job);
+  (void)opi_text_clean(out->host, sizeof out->host);
   return OPIPE_OK;
 }
 
@@ -170,5 +206,6 @@ opipe_status opi_team_hear_hello(opi_team *t, opi_connection *link, const opi_ch
     return opi_fail(err, OPIPE_E_INVALID, "a second WELCOME");
   link->rank = 0;
   t->members[0] = (opi_process){.pid = h.pid, .joined = true, .heard_ns = opi_clock_ns()};
+  memcpy(t->members[0].host, h.host, sizeof h.host);
   return OPIPE_OK;
 }

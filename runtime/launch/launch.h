@@ -4,6 +4,7 @@
  *   launchers.h  a process's place in a job, from launchers' variables
  *   frame.h      the channel's frames, and the reader of foreign bytes
  *   carrier.h    how one process reaches another
+ *   token.h      the proof of a token, and the seal on what follows
  *   team.h       the team itself: for this folder alone
  *
  * Invariants
@@ -12,6 +13,7 @@
  * - Bytes of other processes are read by frame.c alone, and every message has a bound.
  * - One thread per team does all I/O, and never waits with the lock held. Other threads queue.
  * - No descriptor survives exec, no name survives the process.
+ * - Nothing is read from a connection by TCP before it has proved the token, where there is one.
  */
 #ifndef OPI_LAUNCH_H
 #define OPI_LAUNCH_H
@@ -31,6 +33,8 @@ typedef struct opi_team_env {
   const opipe_allocator *allocator;
   const opi_logger *logger;       /* copied */
   const opi_variables *variables; /* NULL: of this process */
+  const char *boot; /* the machine's kernel, by which processes of one machine know each other;
+                       NULL: as the kernel says */
 } opi_team_env;
 
 /* Sleeps until all processes have joined. Errors: INVALID, NOTFOUND, UNSUPPORTED, LIMIT: params or
@@ -42,6 +46,9 @@ void opi_team_end_calls(opi_team *team); /* calls that wait return OPIPE_E_CANCE
 void opi_team_close(opi_team *team);     /* nobody is inside; accepts NULL */
 
 void opi_team_info(opi_team *team, opipe_team_info *out);
+/* The lowest process of the machine of process `rank`, and the machine's name, which is the team's.
+ */
+uint32_t opi_team_machine(opi_team *team, uint32_t rank, const char **out_host);
 opipe_status opi_team_describe(opi_team *team, uint32_t format, opi_text *out, opipe_error *err);
 /* OPIPE_OK, or the failure. [any-thread] */
 opipe_status opi_team_check(opi_team *team, opipe_error *err);

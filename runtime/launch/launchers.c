@@ -19,14 +19,19 @@ typedef struct launcher {
   bool local_is_needed;
   const char *job[JOB_PARTS]; /* tell jobs apart; the first must be set */
   const char *needed;         /* one more that must be set */
-  const char *ancestor;       /* tells jobs apart in place of variables */
+  const char *ancestor;       /* tells jobs apart in place of variables, on one machine */
+  const char *nodes;          /* how many machines take part; NULL: sizes tell */
+  const char *address[2];     /* host and port of process 0's machine; NULL: none */
+  const char *taken;          /* if this is set, the port is not for the job */
 } launcher;
 
 static const launcher launchers[] = {
     {.name = "torchrun",
      .numbers = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
      .job = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-     .needed = "MASTER_ADDR"},
+     .needed = "MASTER_ADDR",
+     .address = {"MASTER_ADDR", "MASTER_PORT"},
+     .taken = "TORCHELASTIC_USE_AGENT_STORE"},
     {.name = "openmpi",
      .numbers = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                  "OMPI_COMM_WORLD_LOCAL_SIZE"},
@@ -39,7 +44,8 @@ static const launcher launchers[] = {
     {.name = "slurm",
      .begins = "SLURM_STEP_ID",
      .numbers = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS|SLURM_NTASKS", "SLURM_LOCALID"},
-     .job = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}}};
+     .job = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"},
+     .nodes = "SLURM_STEP_NUM_NODES|SLURM_JOB_NUM_NODES|SLURM_NNODES"}};
 
 /* The value of the first of `names` that is set and not empty; NULL: none. */
 static const char *look(const opi_variables *v, const char *names) {
@@ -120,6 +126,7 @@ static opipe_status read_number(const launcher *l, const opi_variables *v, uint3
 static void name_job(const launcher *l, const opi_variables *v, opi_place *out) {
   char part[OPI_JOB_ROOM] = "";
   int n = snprintf(out->job, sizeof out->job, "%s", l->name);
+  out->job_is_local = l->ancestor != NULL;
   if (l->ancestor != NULL) {
     v->ancestor(v->ctx, l->ancestor, part, sizeof part);
     (void)snprintf(out->job + n, sizeof out->job - (size_t)n, "-%s", part);
@@ -131,6 +138,27 @@ static void name_job(const launcher *l, const opi_variables *v, opi_place *out) 
       (void)snprintf(out->job + used, sizeof out->job - used, "-%s", value);
   }
   (void)opi_text_clean(out->job, sizeof out->job);
+}
+
+/* Do several machines take part? */
+static opipe_status read_nodes(const launcher *l, const opi_variables *v, opi_place *io,
+                               opipe_error *err) {
+  int64_t n = 1;
+  const char *text = l->nodes == NULL ? NULL : look(v, l->nodes);
+  if (text != NULL && !opi_parse_int(text, 1, OPI_TEAM_MOST, &n)) {
+    char line[OPI_LINE_ROOM];
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %.*s is '%s', not a number from 1 to %d", l->name,
+                    (int)strcspn(l->nodes, "|"), l->nodes, opi_text_line(line, text),
+                    OPI_TEAM_MOST);
+  }
+  if (io->local_size > io->size) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u processes on this machine, but %u in the job",
+                    l->name, io->local_size, io->size);
+  }
+  io->several = n > 1 || io->local_size < io->size;
+  if (n > 1)
+    io->local_size = 0;
+  return OPIPE_OK;
 }
 
 static opipe_status read_set(const launcher *l, const opi_variables *v, opi_place *out,
@@ -145,13 +173,8 @@ static opipe_status read_set(const launcher *l, const opi_variables *v, opi_plac
                     l->name, l->numbers[RANK], out->rank, (int)strcspn(l->numbers[SIZE], "|"),
                     l->numbers[SIZE], out->size, out->size - 1);
   }
-  if (out->local_size != out->size) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "%s started %u of the job's %u processes on this machine: a team joins "
-                    "processes of one machine",
-                    l->name, out->local_size, out->size);
-  }
-  if (out->local_rank >= out->local_size) {
+  OPI_TRY(read_nodes(l, v, out, err));
+  if (out->local_size != 0 && out->local_rank >= out->local_size) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: %s is %u, but %u processes are on this machine",
                     l->name, l->numbers[LOCAL_RANK], out->local_rank, out->local_size);
   }
@@ -187,7 +210,7 @@ opipe_status opi_launcher_place(const opi_variables *v, const char *wanted, opi_
   char missing[MISSING_ROOM], line[OPI_LINE_ROOM];
   const launcher *incomplete = NULL;
   memset(out, 0, sizeof *out);
-  (void)snprintf(out->launcher, sizeof out->launcher, "none");
+  memcpy(out->launcher, "none", sizeof "none");
   if (wanted != NULL && strcmp(wanted, "none") == 0)
     return OPIPE_OK;
   const launcher *only = wanted == NULL ? NULL : find_launcher(wanted);
@@ -244,8 +267,55 @@ opipe_status opi_place_given(opi_place *io_place, uint32_t rank, uint32_t size, 
   if (job != NULL && job[0] == '\0')
     return opi_fail(err, OPIPE_E_INVALID, "the job's name is empty");
   if (job != NULL) {
+    p->job_is_local = false;
     (void)snprintf(p->job, sizeof p->job, "%s", job);
     (void)opi_text_clean(p->job, sizeof p->job);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- where to meet ---- */
+
+static opipe_status need_address(const launcher *l, const opi_variables *v, const opi_place *p,
+                                 opipe_error *err) {
+  const bool taken = l != NULL && l->taken != NULL && look(v, l->taken) != NULL;
+  char here[48] = "";
+  if (p->local_size != 0)
+    (void)snprintf(here, sizeof here, " (%u of %u here)", p->local_size, p->size);
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "%s started the job's processes on several machines%s: they meet at an address of "
+      "process 0's machine, and none is guessed: export ONNX_PIPE_ADDRESS=HOST:PORT in "
+      "all of them%s%s",
+      p->launcher, here, taken ? "; the port of MASTER_PORT is in use by " : "",
+      taken ? p->launcher : "");
+}
+
+opipe_status opi_place_address(const opi_variables *v, const char *given, opi_place *io_place,
+                               opipe_error *err) {
+  const launcher *l = find_launcher(io_place->launcher);
+  const char *text = given != NULL ? given : look(v, "ONNX_PIPE_ADDRESS");
+  const bool has_own = l != NULL && l->address[0] != NULL && look(v, l->address[0]) != NULL &&
+                       look(v, l->address[1]) != NULL && look(v, l->taken) == NULL;
+  io_place->address[0] = '\0';
+  if (text != NULL) {
+    OPI_TRY(
+        opi_tcp_check(text, given != NULL ? "team_open: the address" : "ONNX_PIPE_ADDRESS", err));
+    (void)snprintf(io_place->address, sizeof io_place->address, "%s", text);
+  } else if (io_place->several && has_own) {
+    const char *host = look(v, l->address[0]);
+    const bool is_6 = strchr(host, ':') != NULL;
+    const int n = snprintf(io_place->address, sizeof io_place->address, is_6 ? "[%s]:%s" : "%s:%s",
+                           host, look(v, l->address[1]));
+    if (n >= (int)sizeof io_place->address)
+      return opi_fail(err, OPIPE_E_LIMIT, "%s has %zu bytes", l->address[0], strlen(host));
+    OPI_TRY(opi_tcp_check(io_place->address, "MASTER_ADDR and MASTER_PORT", err));
+  } else if (io_place->several) {
+    return need_address(l, v, io_place, err);
+  }
+  if (io_place->several && io_place->job_is_local) {
+    (void)snprintf(io_place->job, sizeof io_place->job, "%.15s-%.100s", io_place->launcher,
+                   io_place->address);
   }
   return OPIPE_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opens and closes a team. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +14,8 @@
 static const uint64_t TIMEOUT_NS = 60 * OPI_SECOND, SILENCE_NS = 10 * OPI_SECOND;
 static const uint64_t SILENCE_LEAST_NS = OPI_SECOND / 10, BEAT_MOST_NS = OPI_SECOND;
 static const uint64_t CLOSE_NS = OPI_SECOND, RETRY_NS = OPI_SECOND / 200;
-enum { BEATS_OF_SILENCE = 5, SHOWN_MISSING = 128, SECRET_BYTES = 16 };
+static const uint64_t RETRY_FAR_NS = OPI_SECOND / 10, PROVE_NS = 10 * OPI_SECOND;
+enum { BEATS_OF_SILENCE = 5, SHOWN_MISSING = 128, SHOWN_PRESENT = 240, SECRET_BYTES = 16 };
 
 /* ---- where to meet ---- */
 
@@ -56,6 +58,35 @@ static opipe_status agree_on_job(opi_team *t, const opipe_team_params *params, o
   return status < 0 ? status : OPIPE_OK;
 }
 
+/* The carrier, the address, and the token where other machines or users can come. */
+static opipe_status find_address(opi_team *t, const opi_variables *v,
+                                 const opipe_team_params *params, opipe_error *err) {
+  OPI_TRY(opi_place_address(v, params->address, &t->place, err));
+  if (t->place.address[0] == '\0' || t->place.size == 1) {
+    t->carrier->address(t->place.job, t->reach.address);
+    return OPIPE_OK;
+  }
+  t->carrier = &opi_carrier_tcp;
+  memcpy(t->reach.address, t->place.address, sizeof t->reach.address);
+  return opi_token_find(v, params->token, &t->reach.token, err);
+}
+
+/* Who this machine is. */
+static void find_machine(opi_team *t, const char *boot) {
+  const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  const ssize_t n = fd < 0 ? -1 : read(fd, t->reach.boot, sizeof t->reach.boot - 1);
+  t->reach.boot[n < 0 ? 0 : n] = '\0';
+  t->reach.boot[strcspn(t->reach.boot, "\n")] = '\0';
+  if (fd >= 0)
+    (void)close(fd);
+  if (boot != NULL)
+    (void)snprintf(t->reach.boot, sizeof t->reach.boot, "%s", boot);
+  if (gethostname(t->reach.host, sizeof t->reach.host) != 0)
+    t->reach.host[0] = '\0';
+  t->reach.host[sizeof t->reach.host - 1] = '\0';
+  (void)opi_text_clean(t->reach.host, sizeof t->reach.host);
+}
+
 static opipe_status find_place(opi_team *t, const opi_team_env *env,
                                const opipe_team_params *params, opipe_error *err) {
   const opi_variables *v = env->variables != NULL ? env->variables : &opi_process_variables;
@@ -90,73 +121,110 @@ static opipe_status find_place(opi_team *t, const opi_team_env *env,
   }
   if (t->place.job[0] == '\0')
     (void)snprintf(t->place.job, sizeof t->place.job, "process-%d", (int)getpid());
-  t->carrier->address(t->place.job, t->address);
-  return OPIPE_OK;
+  find_machine(t, env->boot);
+  return find_address(t, v, params, err);
 }
 
 /* ---- connections ---- */
 
-static opipe_status say_hello(opi_team *t, opipe_error *err) {
-  uint8_t frame[OPI_FRAME_MOST];
-  const opi_hello own = opi_team_hello(t);
-  uint64_t at = 0;
-  const uint32_t n =
-      opi_frame_write(frame, OPI_FRAME_HELLO, 0, (const uint8_t *)&own, sizeof own, &at);
-  const int pidfd = opi_pidfd_self();
-  const opipe_status status = opi_send_with(t->links[0].fd, frame, n, pidfd, err);
-  if (pidfd >= 0)
-    (void)close(pidfd);
-  return status;
+/* One try. OPIPE_PENDING: process 0 is not there; err may have the reason. */
+static opipe_status try_root(opi_team *t, uint64_t until, opipe_error *err) {
+  opi_connection *link = &t->links[0];
+  int fd = -1;
+  opipe_status status = t->carrier->connect(t->reach.address, t->reach.token.is_set, &fd, err);
+  if (status != OPIPE_OK)
+    return status;
+  OPI_TRY(opi_connection_begin(t, link, fd, err));
+  if (t->carrier->greets) {
+    const uint64_t soon = opi_later_ns(opi_clock_ns(), PROVE_NS);
+    status = opi_connection_prove(t, link, soon < until ? soon : until, err);
+  }
+  if (status == OPIPE_OK)
+    return opi_team_say(t, link, OPI_FRAME_HELLO, err);
+  opi_connection_close(t, link);
+  return status == OPIPE_PENDING
+             ? status
+             : opi_error_prefix(err,
+                                "process %u of %u: process 0 of job '%s' at %s: ", t->place.rank,
+                                t->place.size, t->place.job, t->reach.address);
 }
 
 /* Connects to process 0 as soon as that is there. */
 static opipe_status connect_to_root(opi_team *t, opipe_error *err) {
   const uint64_t until = opi_later_ns(t->opened_ns, t->timeout_ns);
-  int fd = -1;
+  const struct timespec pause = {.tv_nsec = (long)(t->carrier->greets ? RETRY_FAR_NS : RETRY_NS)};
+  opipe_error why = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_PENDING;
-  while ((status = t->carrier->connect(t->address, &fd, err)) == OPIPE_PENDING) {
-    const struct timespec pause = {.tv_nsec = (long)RETRY_NS};
-    if (opi_clock_ns() >= until) {
-      return opi_fail(err, OPIPE_E_TIMEOUT,
-                      "process %u of %u: process 0 of job '%s' has not come within %.1f s: nothing "
-                      "listens at %s",
-                      t->place.rank, t->place.size, t->place.job, (double)t->timeout_ns / 1e9,
-                      t->address);
-    }
+  while ((status = try_root(t, until, &why)) == OPIPE_PENDING && opi_clock_ns() < until)
     (void)nanosleep(&pause, NULL);
+  if (status == OPIPE_PENDING) {
+    return opi_fail(
+        err, OPIPE_E_TIMEOUT,
+        "process %u of %u: process 0 of job '%s' has not come within %.1f s: nothing listens at "
+        "%s%s%s",
+        t->place.rank, t->place.size, t->place.job, (double)t->timeout_ns / 1e9, t->reach.address,
+        why.message[0] == '\0' ? "" : "; the last try: ", why.message);
   }
-  OPI_TRY(status);
-  OPI_TRY(opi_connection_begin(t, &t->links[0], fd, err));
-  return say_hello(t, err);
+  return status < 0 ? opi_fail(err, status, "%s", why.message) : status;
 }
 
 static opipe_status meet(opi_team *t, opipe_error *err) {
-  t->members[t->place.rank].pid = getpid();
-  t->members[t->place.rank].joined = true;
+  opi_process *own = &t->members[t->place.rank];
+  own->pid = getpid();
+  own->joined = true;
+  memcpy(own->boot, t->reach.boot, sizeof own->boot);
+  memcpy(own->host, t->reach.host, sizeof own->host);
   t->n_joined = 1;
   if (t->place.size == 1) {
     t->started = true;
     return OPIPE_OK;
   }
-  return opi_team_is_root(t) ? t->carrier->listen(t->address, &t->listener, err)
-                             : connect_to_root(t, err);
+  return opi_team_is_root(t)
+             ? t->carrier->listen(t->reach.address, t->reach.token.is_set, &t->listener, err)
+             : connect_to_root(t, err);
+}
+
+/* "; here are process 0 (pid 7), process 2 (pid 9 of node-b)", and connections that proved nothing,
+ * as far as there is room. */
+static void write_present(opi_team *t, char *out, size_t room) {
+  char who[OPI_WHO_ROOM];
+  size_t used = 0;
+  t->reach.spread = t->carrier->greets; /* with the machines' names */
+  for (uint32_t r = 0; r < t->place.size && used + OPI_WHO_ROOM < room; ++r) {
+    if (t->members[r].joined) {
+      used += (size_t)snprintf(out + used, room - used, "%s%s", used == 0 ? "; here: " : ", ",
+                               opi_team_who(t, r, who));
+    }
+  }
+  if (t->reach.n_unproven != 0 && used + OPI_WHO_ROOM < room) {
+    (void)snprintf(out + used, room - used, "; %u connections did not prove the token",
+                   t->reach.n_unproven);
+  }
 }
 
 /* Sleeps until all have joined. */
 static opipe_status wait_for_all(opi_team *t, opipe_error *err) {
   const uint64_t until = opi_later_ns(t->opened_ns, t->timeout_ns);
-  char missing[SHOWN_MISSING];
+  char missing[SHOWN_MISSING], present[SHOWN_PRESENT];
+  bool has_met = false;
   opi_lock_take(&t->lock);
-  while (!t->started && !t->failed && opi_clock_ns() < until)
-    opi_lock_wait(&t->lock, until);
+  while (!t->started && !t->failed && opi_clock_ns() < until) {
+    const bool meets = t->reach.placed && !has_met;
+    if (meets)
+      opi_neighbours_meet(t);
+    else
+      opi_lock_wait(&t->lock, until);
+    has_met = has_met || meets;
+  }
   if (!t->started && !t->failed && opi_team_is_root(t)) {
     opi_team_missing(t, missing, sizeof missing);
+    write_present(t, present, sizeof present);
     opi_team_fail(
         t, 0, OPIPE_E_TIMEOUT,
         "%u of the %u processes of job '%s' have not come within %.1f s: rank %s; process "
-        "0 (pid %d) listens at %s",
+        "0 (pid %d) listens at %s%s",
         t->place.size - t->n_joined, t->place.size, t->place.job, (double)t->timeout_ns / 1e9,
-        missing, (int)getpid(), t->address);
+        missing, (int)getpid(), t->reach.address, present);
   } else if (!t->started && !t->failed) {
     opi_team_fail(
         t, t->place.rank, OPIPE_E_TIMEOUT,
@@ -174,7 +242,7 @@ static opipe_status allocate(opi_team *t, opipe_error *err) {
   const uint32_t size = t->place.size;
   const opipe_allocator *a = t->allocator;
   t->n_links = size == 1 ? 0 : opi_team_is_root(t) ? size - 1 + OPI_PENDING_MOST : 1;
-  const size_t n_polls = 2 + 2 * (size_t)t->n_links;
+  const size_t n_polls = OPI_POLLS + OPI_POLLS_EACH * (size_t)t->n_links + size;
   t->members = opi_alloc_zero(a, size, sizeof *t->members);
   t->polls = opi_alloc_zero(a, n_polls, sizeof *t->polls);
   t->links = opi_alloc_zero(a, (size_t)t->n_links + 1, sizeof *t->links);
@@ -213,13 +281,16 @@ void opi_team_close(opi_team *t) {
     (void)close(t->wake);
   opi_collect_release(t);
   opi_board_release(t);
+  opi_neighbours_release(t);
   if (t->has_lock)
     opi_lock_destroy(&t->lock);
   const opipe_allocator *a = t->allocator;
   opi_standing_release(t);
   opi_free(a, t->members, t->place.size * sizeof *t->members);
-  opi_free(a, t->polls, (2 + 2 * (size_t)t->n_links) * sizeof *t->polls);
+  const size_t n_polls = OPI_POLLS + OPI_POLLS_EACH * (size_t)t->n_links + t->place.size;
+  opi_free(a, t->polls, n_polls * sizeof *t->polls);
   opi_free(a, t->links, ((size_t)t->n_links + 1) * sizeof *t->links);
+  explicit_bzero(&t->reach.token, sizeof t->reach.token);
   opi_free(a, t, sizeof *t);
 }
 

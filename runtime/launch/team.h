@@ -6,11 +6,14 @@
 #include "runtime/base/base.h"
 #include "runtime/launch/frame.h"
 #include "runtime/launch/launch.h"
+#include "runtime/launch/token.h"
 
 enum {
   OPI_NAME_ROOM = 64,
   OPI_REASON_ROOM = sizeof(((opipe_error *)0)->message),
-  OPI_PENDING_MOST = 16,
+  OPI_PENDING_MOST = 64,
+  OPI_BOOT_ROOM = 40,
+  OPI_HOST_ROOM = 64,
   OPI_WANTED_MOST = 8
 };
 #define OPI_NOBODY UINT32_MAX
@@ -23,7 +26,16 @@ typedef struct opi_hello {
   int64_t pid;
   char version[16], job[OPI_JOB_ROOM];
   uint32_t abi_major, abi_minor;
+  char boot[OPI_BOOT_ROOM]; /* of the machine's kernel; "": not known */
+  char host[OPI_HOST_ROOM]; /* the machine's name, for messages */
 } opi_hello;
+
+/* START: [size] of these. */
+typedef struct opi_started {
+  int64_t pid;
+  uint32_t machine, reserved; /* the lowest process of its machine */
+  char host[OPI_HOST_ROOM];
+} opi_started;
 
 /* n_told opi_told follow. */
 typedef struct opi_beat {
@@ -71,6 +83,7 @@ struct opi_out {
   uint8_t bytes[];
 };
 enum { OPI_URGENT = 0, OPI_LONG = 1, OPI_QUEUES = 2 };
+enum { OPI_POLLS = 2, OPI_POLLS_EACH = 2 };
 
 /* A connection. Process 0 has one for each other process, and some of processes that have not said
  * who they are; the others have one, to process 0. fd < 0: none. */
@@ -79,10 +92,16 @@ typedef struct opi_connection {
   uint32_t rank; /* OPI_NOBODY: has not said */
   opi_peer peer;
   opi_frames in; /* the helper's */
+  opi_seal seal;
+  opi_greeting greeting; /* process 0's, by TCP */
+  opi_token_proof proof; /* process 0: as far as it has come */
+  uint32_t n_proof;
+  bool must_prove; /* process 0: the proof has not come yet */
   opi_out *first[OPI_QUEUES], *last[OPI_QUEUES], *writing;
-  uint64_t heard_ns;
-  bool left;   /* has said that it closes */
-  bool ending; /* is closed when everything was sent */
+  uint64_t began_ns, heard_ns;
+  uint64_t died_ns; /* process 0: when a neighbour saw its end; 0: nobody has */
+  bool left;        /* has said that it closes */
+  bool ending;      /* is closed when everything was sent */
 } opi_connection;
 
 typedef struct opi_process {
@@ -93,7 +112,16 @@ typedef struct opi_process {
   uint32_t n_told;
   opi_told *told; /* [OPI_TOLD_MOST] its ranks, by the last heartbeat; NULL: none were told */
   bool joined, left;
+  uint32_t machine;         /* the lowest process of its machine */
+  char boot[OPI_BOOT_ROOM]; /* process 0's */
+  char host[OPI_HOST_ROOM];
 } opi_process;
+
+/* A process of the same machine, as its lowest process sees it (neighbours.c). */
+typedef struct opi_neighbour {
+  uint32_t rank;
+  int pidfd; /* -1: its end was seen, or the system has none */
+} opi_neighbour;
 
 typedef struct opi_contribution {
   uint8_t *bytes; /* head and bytes; NULL: has not come */
@@ -149,12 +177,24 @@ typedef struct opi_board {
   uint32_t n, room;
 } opi_board;
 
+/* Where the team meets, and which machines its processes are of. */
+typedef struct opi_team_reach {
+  char address[OPI_ADDRESS_ROOM], boot[OPI_BOOT_ROOM], host[OPI_HOST_ROOM];
+  opi_token token;
+  uint32_t n_unproven;       /* process 0: connections that proved nothing */
+  opi_neighbour *neighbours; /* [n_neighbours] */
+  uint32_t n_neighbours, neighbours_room;
+  uint32_t n_to_meet; /* process 0: processes that have not said MET */
+  bool placed;        /* `machine` of all is known, START has not come */
+  bool spread;        /* of several machines */
+} opi_team_reach;
+
 struct opi_team {
   const opipe_allocator *allocator;
   opi_logger logger;
   const opi_carrier *carrier;
   opi_place place;
-  char address[OPI_ADDRESS_ROOM];
+  opi_team_reach reach;
   uint64_t timeout_ns, silence_ns, beat_ns, opened_ns;
   opi_lock lock;
   bool has_lock;
@@ -162,7 +202,7 @@ struct opi_team {
   int wake, listener;    /* -1: none */
   opi_connection *links; /* [n_links] */
   uint32_t n_links;
-  struct pollfd *polls; /* the helper's */
+  struct pollfd *polls; /* [OPI_POLLS + OPI_POLLS_EACH * n_links + size] the helper's */
   opi_process *members; /* [size] */
   uint32_t n_joined;
   bool started, failed, closing, cancelled;
@@ -195,6 +235,13 @@ void opi_connection_send(opi_team *t, opi_connection *link, uint32_t kind, uint3
 bool opi_connection_is_idle(const opi_connection *link); /* nothing waits to be sent */
 /* Writes what the connection takes. False: it is broken. */
 bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator);
+/* Bytes that came in: what must be proven, then messages, for each of which `each` is called. */
+opipe_status opi_connection_take(opi_team *t, opi_connection *link, const uint8_t *data, size_t n,
+                                 opi_channel_message_fn each, void *ctx, opipe_error *err);
+/* Answers process 0's greeting and waits for its verdict, until_ns at the longest; not by the
+ * helper. OPIPE_PENDING: it has closed the connection or said nothing; err has the reason. */
+opipe_status opi_connection_prove(opi_team *t, opi_connection *link, uint64_t until_ns,
+                                  opipe_error *err);
 /* The link of a process; NULL: there is none. */
 opi_connection *opi_connection_of(opi_team *t, uint32_t rank);
 /* To process 0 (of others), or to all but `but` (of process 0). */
@@ -209,7 +256,7 @@ void opi_team_fail(opi_team *t, uint32_t culprit, opipe_status status, const cha
     OPIPE_PRINTF(4, 5);
 /* The failure as `err`; OPIPE_OK: there is none. With the lock held. */
 opipe_status opi_team_failure(const opi_team *t, opipe_error *err);
-/* "process 2 (pid 71)" into out; returns out. */
+/* "process 2 (pid 71)", or "process 2 (pid 71 of node-b)", into out; returns out. */
 enum { OPI_WHO_ROOM = 64 };
 const char *opi_team_who(const opi_team *t, uint32_t rank, char out[OPI_WHO_ROOM]);
 /* "; it was at 'step 12', move 9; rank 1 at RECV of stage 0 (request 12, micro-batch 3)", or "". */
@@ -231,11 +278,31 @@ opipe_status opi_standing_hear(opi_team *t, const opi_channel_message *m, opipe_
 /* ---- join.c ---- */
 
 void opi_team_accept(opi_team *t); /* whoever waits at process 0's listener */
+/* A slot for a connection that has not said who it is; NULL: too many wait. */
+opi_connection *opi_team_slot(opi_team *t);
+/* HELLO or WELCOME. */
+opipe_status opi_team_say(opi_team *t, opi_connection *link, uint32_t kind, opipe_error *err);
 opipe_status opi_team_hear_hello(opi_team *t, opi_connection *link, const opi_channel_message *m,
                                  opipe_error *err);
 /* Writes the ranks of processes that have not joined, "2, 3", as many as there is room for. */
 void opi_team_missing(const opi_team *t, char *out, size_t room);
 opi_hello opi_team_hello(const opi_team *t);
+
+/* ---- neighbours.c: with the lock held ---- */
+
+/* Process 0, when all have joined: who may be on whose machine? All start at once if nobody has to
+ * meet anybody. */
+void opi_neighbours_place(opi_team *t);
+/* Meets this machine's processes; not by the helper. Gives the lock and takes it again. */
+void opi_neighbours_meet(opi_team *t);
+/* PLACES, MET, DIED. */
+opipe_status opi_neighbours_hear(opi_team *t, opi_connection *link, const opi_channel_message *m,
+                                 opipe_error *err);
+void opi_neighbours_ended(opi_team *t, opi_neighbour *neighbour); /* its descriptor says so */
+void opi_neighbours_release(opi_team *t);
+void opi_team_start(opi_team *t); /* join.c: process 0 tells all that they have joined */
+/* Counts of the processes of this one's machine: how many, how many of them are lower. */
+void opi_neighbours_count(const opi_team *t, uint32_t *out_n, uint32_t *out_lower);
 
 /* ---- helper.c ---- */
 

@@ -7,6 +7,7 @@
  * memory and one copy to the host. Every holder of a moment that is shared out unpacks its part,
  * with zeros elsewhere, and the dense forms are put together.
  */
+#include <math.h>
 #include <string.h>
 
 #include "runtime/weights/kept.h"
@@ -47,7 +48,7 @@ static opipe_status find(const opi_weights *w, const char *name, uint32_t state,
     ++u;
   if (u == w->n_used || (state != OPI_TENSOR_WEIGHT && !w->trained[w->used[u]]))
     return not_found(w, name, err);
-  const opipe_param_source *source = &w->sources[w->used[u]];
+  const opipe_param_source *source = opi_row_whole(w, w->used[u]);
   if (version >= w->n_versions) {
     return opi_fail(err, OPIPE_E_INVALID, "parameter '%s': version %u, there are %u", name, version,
                     w->n_versions);
@@ -116,7 +117,7 @@ static opipe_status give_back(const opi_weights *w, borrowed *b, opipe_status st
 
 /* Is the moment in parts? */
 static bool is_shared_out(const opi_weights *w, const opi_weight_param *p, uint32_t state) {
-  return opi_shards(w) && is_moment(state) && p->bucket != NULL;
+  return opi_shares_out(w) && is_moment(state) && p->bucket != NULL;
 }
 
 /* Where the region lies in the accumulator, whose rest is zero then. */
@@ -235,51 +236,74 @@ opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint
   return find(weights, name, state, version, n_bytes, &slot, &holder, err);
 }
 
-opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
-                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
-  uint32_t slot = 0, i = 0;
+/* Which tensor of a row; own: without the other sessions. */
+typedef struct wanted {
+  uint32_t state, version;
+  bool own;
+} wanted;
+
+static uint32_t first_holder(const opi_weights *w, uint32_t slot) {
+  uint32_t i = 0;
+  while (!reads(&w->holders[i], slot))
+    ++i;
+  return i;
+}
+
+static opipe_status get_row(opi_weights *weights, uint32_t slot, const void *how, void *dst,
+                            uint64_t n_bytes, opipe_error *err) {
+  const wanted *what = how;
+  const uint32_t state = what->state, version = what->version;
+  opi_holder *holder = &weights->holders[first_holder(weights, slot)];
   opipe_status status = OPIPE_OK;
-  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
-  opi_holder *holder = &weights->holders[i];
-  if (n_bytes == 0)
-    return OPIPE_OK;
   if (weights->trained[slot] && is_shared_out(weights, opi_holder_param(holder, slot), state))
-    return get_parts(weights, slot, state, weights->share != NULL, dst, n_bytes, err);
+    return get_parts(weights, slot, state, !what->own && weights->share != NULL, dst, n_bytes, err);
   if (holder->env.elsewhere == 0)
     status = get_one(weights, holder, slot, state, version, dst, n_bytes, err);
-  return weights->share == NULL
+  else if (what->own)
+    status = opi_fail(err, OPIPE_E_INTERNAL, "parameter '%s' is of rank %u, in another session",
+                      weights->sources[slot].name, holder->env.rank);
+  return weights->share == NULL || what->own
              ? status
              : weights->share(weights->share_ctx, holder->env.rank, dst, n_bytes, status, err);
 }
 
-opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
-                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+static opipe_status get(opi_weights *weights, const char *name, const wanted *what, void *dst,
+                        uint64_t n_bytes, opipe_error *err) {
   uint32_t slot = 0, i = 0;
-  OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &i, err));
-  opi_holder *holder = &weights->holders[i];
-  if (holder->env.elsewhere != 0) {
-    return opi_fail(err, OPIPE_E_INTERNAL, "parameter '%s' is of rank %u, in another session", name,
-                    holder->env.rank);
-  }
+  OPI_TRY(find(weights, name, what->state, what->version, n_bytes, &slot, &i, err));
   if (n_bytes == 0)
     return OPIPE_OK;
-  return weights->trained[slot] && is_shared_out(weights, opi_holder_param(holder, slot), state)
-             ? get_parts(weights, slot, state, false, dst, n_bytes, err)
-             : get_one(weights, holder, slot, state, version, dst, n_bytes, err);
+  return opi_row_is_part(weights, slot)
+             ? opi_rows_get(weights, slot, n_bytes, get_row, what, dst, err)
+             : get_row(weights, slot, what, dst, n_bytes, err);
+}
+
+opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
+                             uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  const wanted what = {.state = state, .version = version};
+  return get(weights, name, &what, dst, n_bytes, err);
+}
+
+opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
+                                 uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
+  const wanted what = {.state = state, .version = version, .own = true};
+  return get(weights, name, &what, dst, n_bytes, err);
+}
+
+static bool row_in_parts(const opi_weights *w, uint32_t slot, uint32_t state) {
+  const opi_holder *holder = &w->holders[first_holder(w, slot)];
+  return w->trained[slot] && is_shared_out(w, opi_holder_param(holder, slot), state);
 }
 
 bool opi_weights_in_parts(const opi_weights *weights, const char *name, uint32_t state) {
+  bool any = false;
   for (uint32_t i = 0; i < weights->n_used && weights->share != NULL && is_moment(state); ++i) {
-    const uint32_t slot = weights->used[i];
-    if (strcmp(weights->sources[slot].name, name) != 0)
+    if (strcmp(weights->sources[weights->used[i]].name, name) != 0)
       continue;
-    uint32_t h = 0;
-    while (!reads(&weights->holders[h], slot))
-      ++h;
-    return weights->trained[slot] &&
-           is_shared_out(weights, opi_holder_param(&weights->holders[h], slot), state);
+    for (uint32_t row = weights->used[i]; row != OPIPE_NONE; row = weights->next_row[row])
+      any = any || row_in_parts(weights, row, state);
   }
-  return false;
+  return any;
 }
 
 static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t slot, uint32_t state,
@@ -305,17 +329,26 @@ static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t s
   return opi_holder_sync(holder, err);
 }
 
+static opipe_status set_row(opi_weights *weights, uint32_t slot, const void *how, const void *src,
+                            uint64_t n_bytes, opipe_error *err) {
+  const wanted *what = how;
+  weights->changed[slot] = !weights->trained[slot];
+  for (uint32_t i = 0; n_bytes != 0 && i < weights->n_holders; ++i) {
+    if (weights->holders[i].env.elsewhere == 0 && reads(&weights->holders[i], slot)) {
+      OPI_TRY(set_one(weights, &weights->holders[i], slot, what->state, what->version, src, n_bytes,
+                      err));
+    }
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes,
                              opipe_error *err) {
+  const wanted what = {.state = state, .version = version};
   uint32_t slot = 0, first = 0;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
-  weights->changed[slot] = !weights->trained[slot];
-  for (uint32_t i = first; n_bytes != 0 && i < weights->n_holders; ++i) {
-    if (weights->holders[i].env.elsewhere == 0 && reads(&weights->holders[i], slot))
-      OPI_TRY(set_one(weights, &weights->holders[i], slot, state, version, src, n_bytes, err));
-  }
-  return OPIPE_OK;
+  return opi_rows_set(weights, slot, n_bytes, set_row, &what, src, err);
 }
 
 /* ---- the rest ---- */
@@ -345,11 +378,22 @@ uint32_t opi_weights_reporter(const opi_weights *weights) {
   return (uint32_t)(any_rank(weights) - weights->ranks);
 }
 
+/* Every rank has the norms of all rows; copies have 0. */
+static double norm_of(const opi_weights *w, uint32_t slot) {
+  const double *norms = any_rank(w)->norms_now;
+  double sum = 0;
+  if (w->next_row[slot] == OPIPE_NONE)
+    return norms[w->trained_index[slot]];
+  for (uint32_t i = slot; i != OPIPE_NONE; i = w->next_row[i])
+    sum += norms[w->trained_index[i]] * norms[w->trained_index[i]];
+  return sqrt(sum);
+}
+
 bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_info *out_info) {
   if (index >= weights->n_used)
     return false;
   const uint32_t slot = weights->used[index];
-  *out_info = (opi_weight_info){.source = &weights->sources[slot],
+  *out_info = (opi_weight_info){.source = opi_row_whole(weights, slot),
                                 .trained = weights->trained[slot],
                                 .changed = weights->changed[slot]};
   for (uint32_t i = 0; i < weights->n_holders; ++i) {
@@ -364,8 +408,8 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
     out_info->n_here += here ? 1 : 0;
     ++out_info->n_copies;
   }
-  if (weights->trained[slot]) /* every rank has the norms of all parameters */
-    out_info->gradient_norm = any_rank(weights)->norms_now[weights->trained_index[slot]];
+  if (weights->trained[slot])
+    out_info->gradient_norm = norm_of(weights, slot);
   return true;
 }
 

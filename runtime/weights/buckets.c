@@ -69,7 +69,7 @@ opipe_status opi_buckets_open(opi_weights *w, opipe_error *err) {
       opi_holder *holder = holder_of(w, shape, m);
       OPI_TRY(make_bucket(w, shape, m, &holder->buckets[holder->n_buckets++], err));
     }
-    if (opi_collects(w) || (opi_shards(w) && w->transport.table == NULL))
+    if (opi_collects(w) || (opi_shares_out(w) && w->transport.table == NULL))
       OPI_TRY(open_group(w, shape, err));
   }
   return OPIPE_OK;
@@ -95,7 +95,7 @@ static void list_regions(const opi_sum_bucket *b, uint32_t set) {
 
 /* Every rank gets all sums of gradients that stay readable. */
 static opipe_collect collect_of(const opi_weights *w, const opi_sum_bucket *b, bool gathers) {
-  const bool scatters = !gathers && opi_shards(w) && !w->keep_gradients;
+  const bool scatters = !gathers && opi_shares_out(w) && !w->keep_gradients;
   return (opipe_collect){.struct_size = (uint32_t)OPIPE_END(opipe_collect, done),
                          .kind = gathers    ? (uint32_t)OPIPE_COLLECT_ALL_GATHER
                                  : scatters ? (uint32_t)OPIPE_COLLECT_REDUCE_SCATTER

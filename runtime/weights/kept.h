@@ -7,6 +7,7 @@
 #define OPI_WEIGHTS_KEPT_H
 
 #include "partition/memory/weights.h"
+#include "partition/program/cut.h"
 #include "runtime/weights/weights.h"
 
 enum { OPI_SETS = 2 };
@@ -32,6 +33,7 @@ typedef struct opi_weight_param {
   bool dense;          /* tied, and summed in dense form */
   bool owner;          /* the rank has its first reader, and takes the norm of what is dense */
   bool no_decay;
+  bool repeats;           /* a later member's copy: its norm is counted elsewhere */
   uint32_t trained_index; /* among trained parameters; its place in the table of norms */
   uint64_t key, n_bytes;  /* of the master's layout */
   uint64_t dense_bytes;
@@ -148,9 +150,12 @@ struct opi_weights {
   opi_transport_ref transport;
   opi_budget *budget;
   const opipe_param_source *sources;
-  bool *trained;           /* [n_sources] */
-  bool *changed;           /* [n_sources] not trained, and set by the host */
-  uint32_t *used;          /* [n_used] slots that a stage reads, rising */
+  bool *trained;                            /* [n_sources] */
+  bool *changed;                            /* [n_sources] not trained, and set by the host */
+  const opi_param_part *const *param_parts; /* [n_sources] NULL: no tensor groups */
+  uint32_t *next_row;      /* [n_sources] the next row of the same parameter (rows.c); OPIPE_NONE */
+  bool *is_later;          /* [n_sources] it is not the first of these */
+  uint32_t *used;          /* [n_used] slots that a stage reads, rising; first rows */
   uint32_t *ties;          /* [n_ties] slots, rising */
   uint32_t *trained_index; /* [n_sources] */
   opi_bucket_list shapes;
@@ -160,7 +165,7 @@ struct opi_weights {
                         opipe_error *io_err); /* NULL: all instances are here */
   void *share_ctx;
   bool alone;                 /* no rank waits for the norms of others; see update.c */
-  opi_part *parts;            /* [n_parts] stage * n_replicas + replica */
+  opi_part *parts;            /* [n_parts] as instances */
   opi_holder *holders;        /* [n_holders] rising rank */
   opi_weight_rank *ranks;     /* [n_ranks] */
   opi_travelling *travelling; /* [n_travelling] */
@@ -169,6 +174,27 @@ struct opi_weights {
   char *plain_scratch;    /* a sum and a part of the largest group */
   uint64_t plain_bytes;   /* the size of either */
 };
+
+/* -- rows.c: parameters with a row for each member of a tensor group -- */
+/* Links the rows of one parameter that stages read. [control] */
+opipe_status opi_rows_link(opi_weights *weights, const bool *read, opipe_error *err);
+bool opi_row_is_part(const opi_weights *weights, uint32_t row);
+/* A later member's copy of a whole parameter: it counts in no norm. */
+bool opi_row_repeats(const opi_weights *weights, uint32_t row);
+/* The parameter as the host knows it; bytes of a row where the whole has whole_bytes. */
+const opipe_param_source *opi_row_whole(const opi_weights *weights, uint32_t row);
+uint64_t opi_row_bytes(const opi_weights *weights, uint32_t row, uint64_t whole_bytes);
+/* Get a row's own dense form, or set it, as `how` says. */
+typedef opipe_status (*opi_row_get)(opi_weights *weights, uint32_t row, const void *how, void *dst,
+                                    uint64_t n_bytes, opipe_error *err);
+typedef opipe_status (*opi_row_set)(opi_weights *weights, uint32_t row, const void *how,
+                                    const void *src, uint64_t n_bytes, opipe_error *err);
+/* Join the parts from `row`, the first, on; cut the whole for all rows, or give it to all copies.
+ */
+opipe_status opi_rows_get(opi_weights *weights, uint32_t row, uint64_t n_bytes, opi_row_get get,
+                          const void *how, void *dst, opipe_error *err);
+opipe_status opi_rows_set(opi_weights *weights, uint32_t row, uint64_t n_bytes, opi_row_set set,
+                          const void *how, const void *src, opipe_error *err);
 
 /* -- groups.c -- */
 /* Opens the members of a sum over `holders` [n], which is made in this order; members[i] is holder
@@ -238,7 +264,7 @@ opi_weight_param *opi_holder_param(const opi_holder *holder, uint32_t slot);
 opipe_status opi_holder_sync(opi_holder *holder, opipe_error *err);
 
 /* Are moments and updates shared out? */
-static inline bool opi_shards(const opi_weights *weights) {
+static inline bool opi_shares_out(const opi_weights *weights) {
   return weights->optimizer.shard != 0;
 }
 

@@ -93,15 +93,19 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   w->ties = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->trained_index = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->changed = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
-  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL || w->changed == NULL)
+  bool *read = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
+  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL || w->changed == NULL ||
+      read == NULL)
     return opi_fail_nomem(err, w->n_sources * sizeof *w->used, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
-    bool read = false;
-    for (uint32_t i = 0; i < query->n_holders && !read; ++i)
-      read = opi_weight_index(&query->holders[i], slot) != OPIPE_NONE;
-    w->trained[slot] = w->trained[slot] && read;
+    for (uint32_t i = 0; i < query->n_holders && !read[slot]; ++i)
+      read[slot] = opi_weight_index(&query->holders[i], slot) != OPIPE_NONE;
+  }
+  OPI_TRY(opi_rows_link(w, read, err));
+  for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
+    w->trained[slot] = w->trained[slot] && read[slot];
     w->trained_index[slot] = w->n_trained;
-    if (read)
+    if (read[slot] && !w->is_later[slot])
       w->used[w->n_used++] = slot;
     if (w->trained[slot])
       ++w->n_trained;
@@ -127,7 +131,7 @@ static opipe_status charge(opi_weights *w, opi_holder *holder, opipe_error *err)
 static opipe_status make_sets(opi_weights *w, opi_holder *holder, opipe_error *err) {
   const opi_weight_instance *env = &holder->env;
   OPI_TRY(OPI_MAKE("backend", holder->env.backend, params_create_owned, &holder->sets[0], err,
-                   env->device, w->sources, w->n_sources));
+                   env->device, env->sources != NULL ? env->sources : w->sources, w->n_sources));
   for (uint32_t p = 0; p < env->n_programs; ++p) {
     if (env->programs[p] != NULL) {
       OPI_TRY(OPI_ASK("backend", holder->env.backend, params_prepare, err, holder->sets[0],
@@ -171,7 +175,7 @@ static opipe_status find_masters(const opi_weights *w, const opi_holder *holder,
 
 /* Bytes of one moment. */
 static uint64_t state_bytes(const opi_weights *w, const opi_weight_param *p) {
-  return opi_shards(w) ? p->own_bytes : p->n_bytes;
+  return opi_shares_out(w) ? p->own_bytes : p->n_bytes;
 }
 
 /* Makes the moments in one buffer, parameter after parameter. */
@@ -241,6 +245,7 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_w
                             .n_readers = held->n_readers[k],
                             .owner = holder_of(w, query, slot, 0) == holder,
                             .tied = is_tied(w, slot),
+                            .repeats = opi_row_repeats(w, slot),
                             .no_decay = !opi_optimizer_decays(&w->optimizer, w->sources[slot].name),
                             .summed = true,
                             .trained_index = w->trained_index[slot],
@@ -420,7 +425,7 @@ static opipe_status make_rank(opi_weights *w, const opi_weights_options *o, uint
 
 static opipe_status take_options(opi_weights *w, const opi_weights_options *o, opipe_error *err) {
   OPI_TRY(copy_optimizer(w, o->optimizer, err));
-  w->n_parts = o->n_stages * o->n_replicas;
+  w->n_parts = o->n_stages * o->n_replicas * (o->n_members == 0 ? 1 : o->n_members);
   w->trained = opi_arena_copy(&w->arena, o->trained, o->n_sources * sizeof *o->trained);
   w->parts = OPI_ARENA_ARRAY(&w->arena, opi_part, w->n_parts);
   w->ranks = OPI_ARENA_ARRAY(&w->arena, opi_weight_rank, o->n_ranks);
@@ -443,7 +448,7 @@ static opipe_status open_all(opi_weights *w, const opi_weights_options *o, opipe
     return opi_fail_nomem(err, w->n_holders * sizeof *bytes, "sizes of weights");
   OPI_TRY(opi_predict_weights(&query, &w->arena, layouts, bytes, err));
   OPI_TRY(opi_weight_buckets(&query, layouts, &w->arena, &w->shapes.list, &w->shapes.n, err));
-  if (opi_shards(w) && w->shapes.n != 0 && w->transport.table != NULL && !opi_collects(w)) {
+  if (opi_shares_out(w) && w->shapes.n != 0 && w->transport.table != NULL && !opi_collects(w)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "transport '%s' has no collectives (OPIPE_TRANSPORT_COLLECTIVES): optimizer "
                     "state cannot be shared out over ranks",
@@ -470,6 +475,7 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->transport = options->transport;
   w->budget = options->budget;
   w->sources = options->sources;
+  w->param_parts = options->parts;
   w->n_sources = options->n_sources;
   w->n_versions = options->n_versions;
   w->keep_gradients = options->keep_gradients != 0;

@@ -30,7 +30,7 @@ static opipe_status note_holder(opi_weights *w, const opi_holder *holder, opipe_
     const opipe_region dense = {.buffer = holder->dense, .n_bytes = p->dense_bytes};
     if (p->bucket != NULL && p->bucket->member.collective != NULL) {
       OPI_TRY(note(w, endpoint, &p->gradient, err));
-      for (uint32_t v = 0; v < w->n_versions && opi_shards(w); ++v)
+      for (uint32_t v = 0; v < w->n_versions && opi_shares_out(w); ++v)
         OPI_TRY(note(w, endpoint, &p->weight[v], err));
     }
     if (p->replicas.group != NULL)

@@ -42,7 +42,7 @@ static opipe_status sum_squares(const opi_weight_rank *rank, opipe_error *err) {
                                       .offset_bytes = p->trained_index * rank->stride,
                                       .n_bytes = sizeof(double)};
     holder->squared[n] = opi_own_part(p, &p->gradient);
-    n += p->bucket != NULL ? p->own_bytes != 0 : p->owner;
+    n += !p->repeats && (p->bucket != NULL ? p->own_bytes != 0 : p->owner);
   }
   if (n != 0 && takes_many(holder)) {
     return OPI_ASK("backend", holder->env.backend, sum_squares_many, err, holder->env.queue,
@@ -199,7 +199,7 @@ static opipe_status update_each(const opi_holder *holder, uint32_t n, opipe_upda
 
 /* Clears what an update of a part leaves of the gradients. */
 static opipe_status clear_rest(const opi_weights *w, const opi_holder *holder, opipe_error *err) {
-  for (uint32_t k = 0; !w->keep_gradients && opi_shards(w) && k < holder->n_trained; ++k) {
+  for (uint32_t k = 0; !w->keep_gradients && opi_shares_out(w) && k < holder->n_trained; ++k) {
     const opi_weight_param *p = &holder->trained[k];
     if (p->bucket != NULL) {
       OPI_TRY(
@@ -217,7 +217,7 @@ static opipe_status update_all(const opi_weights *w, const opi_weight_rank *rank
   for (uint32_t k = 0; k < holder->n_trained; ++k) {
     const opi_weight_param *p = &holder->trained[k];
     const bool part =
-        opi_shards(w) && p->bucket != NULL; /* its copies are renewed once it is whole */
+        opi_shares_out(w) && p->bucket != NULL; /* its copies are renewed once it is whole */
     if (part && p->own_bytes == 0)
       continue;
     holder->updates[n++] =
@@ -245,7 +245,7 @@ static opipe_status update_rank(const opi_weights *w, opi_weight_rank *rank, dou
     u.flags |= OPIPE_UPDATE_CLEAR;
   OPI_TRY(begin_version(w, rank, err));
   rank->gathers =
-      opi_shards(w) && rank->report.skipped == OPI_SKIP_NONE; /* all ranks decide alike */
+      opi_shares_out(w) && rank->report.skipped == OPI_SKIP_NONE; /* all ranks decide alike */
   rank->holder->n_begun = rank->gathered = 0;
   if (rank->report.skipped == OPI_SKIP_NONE)
     return update_all(w, rank, &u, err);

@@ -19,6 +19,8 @@
 #include "partition/memory/weights.h"
 #include "runtime/weights/tensors.h"
 
+struct opi_param_part; /* partition/program/cut.h */
+
 /* One stage instance. Its programs are compiled and not bound yet. All pointers are borrowed. */
 typedef struct opi_weight_instance {
   uint32_t rank, stage, replica, n_programs;
@@ -33,23 +35,29 @@ typedef struct opi_weight_instance {
   opipe_program *const *programs; /* [n_programs] all that read its parameters or accumulate; NULL
                                      entries are skipped */
   const uint32_t *params;         /* [n_params] slots of the table below that the stage reads */
+  const opipe_param_source *sources; /* [n_sources] with the rank's own data of what it reads; NULL:
+                                        the table's */
   uint32_t n_params;
+  uint32_t member; /* of the stage's tensor group */
 } opi_weight_instance;
 
 typedef struct opi_weights_options {
   const opipe_allocator *allocator;
   const opi_optimizer *optimizer;       /* copied, with its globs */
-  const opi_weight_instance *instances; /* [n_stages * n_replicas], stage * n_replicas + replica */
+  const opi_weight_instance *instances; /* [n_stages * n_replicas * n_members]: (stage * n_replicas
+                                           + replica) * n_members + member */
   const opipe_param_source *sources;    /* [n_sources] the parameter table: name, initial values;
                                            borrowed until close */
   const bool *trained;                  /* [n_sources] */
-  opi_transport_ref transport;          /* table NULL: the reference */
-  opi_budget *budget;                   /* may be NULL */
+  const struct opi_param_part *const *parts; /* [n_sources] members' parts (opi_cut.parts), and with
+                                         axis -1 their copies of whole parameters; NULL: none */
+  opi_transport_ref transport;               /* table NULL: the reference */
+  opi_budget *budget;                        /* may be NULL */
   uint32_t n_stages, n_replicas, n_ranks, n_sources;
+  uint32_t n_members;      /* of a tensor group; 0: 1 */
   uint32_t n_versions;     /* 1; 2: double buffered */
   uint32_t keep_gradients; /* 1: the last step's gradients can be read until the next step */
   uint32_t hold;           /* 1: a step that is not finite ends all updates: OPI_SKIP_HELD */
-  uint32_t reserved;
   /* Needed if there are instances elsewhere: brings `data` of rank `holder` to all sessions. `had`:
    * the holder's own status of getting it. NULL: all instances are here. */
   opipe_status (*share)(void *ctx, uint32_t holder, void *data, uint64_t n_bytes, opipe_status had,

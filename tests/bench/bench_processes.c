@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message that goes back and forth between two processes through transport-shm's own calls: recv,
- * reserve, send, test, and wait between them. Prints the time of one way, half of a round trip.
- * Usage: bench_processes [--spin US] [--count N] [--bytes N]
+/* A message that goes back and forth between two processes through the own calls of transport-shm,
+ * or of transport-ucx over TCP: recv, reserve, send, test, and wait between them. Prints the time
+ * of one way, half of a round trip. Usage: bench_processes [--ucx] [--spin US] [--count N] [--bytes
+ * N]
  */
 #include <getopt.h>
 
@@ -55,9 +56,9 @@ static int by_value(const void *a, const void *b) {
 static void report(const setting *s, uint64_t *ns) {
   qsort(ns, s->count, sizeof *ns, by_value);
   printf(
-      "processes  bytes %llu  spin %u us  hops %llu  median %llu ns  p10 %llu  p90 %llu  p99 "
+      "%s  bytes %llu  spin %u us  hops %llu  median %llu ns  p10 %llu  p90 %llu  p99 "
       "%llu\n",
-      (unsigned long long)s->n_bytes, s->spin_us, (unsigned long long)s->count,
+      pair_transport, (unsigned long long)s->n_bytes, s->spin_us, (unsigned long long)s->count,
       (unsigned long long)ns[s->count / 2], (unsigned long long)ns[s->count / 10],
       (unsigned long long)ns[s->count / 10 * 9], (unsigned long long)ns[s->count / 100 * 99]);
 }
@@ -85,6 +86,7 @@ int main(int argc, char **argv) {
   static const struct option options[] = {{"spin", required_argument, NULL, 's'},
                                           {"count", required_argument, NULL, 'c'},
                                           {"bytes", required_argument, NULL, 'b'},
+                                          {"ucx", no_argument, NULL, 'u'},
                                           {NULL, 0, NULL, 0}};
   setting s = {.count = 20000, .n_bytes = 4096, .spin_us = 50};
   int option = 0;
@@ -96,7 +98,7 @@ int main(int argc, char **argv) {
       s.count = n;
     else if (option == 'b' && n <= BYTES / 2)
       s.n_bytes = n;
-    else
+    else if (option != 'u' || !take_ucx())
       return 2;
   }
   note *notes = new_board();

@@ -41,7 +41,13 @@ def is_there(name):
     return name in OWN or os.path.isdir(os.path.join(MODERN, name, "train"))
 
 
-def launched(processes, words):
+def alike(transport):
+    """Threads plan for the same transport: its figures may decide where a model is cut."""
+    return ["--transport", transport.split(":")[0]] if transport else []
+
+
+def launched(processes, words, transport=None):
+    words = [transport if word == transport.split(":")[0] else word for word in words] if transport else words
     status, text, _ = Launched("launch", processes, *words).end(120)
     return status, re.sub(r"(?m)^\[rank \d+\] ", "", text)
 
@@ -51,15 +57,16 @@ def figures(text):
     return [(s["step"], s["loss"], s["gradient_norm"]) for s in said["steps"]]
 
 
-def compare_training(name, processes, ranks, schedule, folder):
+def compare_training(name, processes, ranks, schedule, folder, transport):
     """None, "" if the schedule does not run this model, or what differs. Weights: after one step more, from each one's checkpoint."""
     words = [*train_words(name), "--ranks", str(ranks), "--schedule", schedule, "--json", "--optimizer", "sgd:lr=0.1,momentum=0.9"]
+    words += alike(transport)
     saved = [os.path.join(folder, name) for name in ("threads", "processes")]
     threads = run(*words, "--steps", "2", "--save", saved[0])
     if threads.status in (2, 3):
-        refused, _ = launched(processes, [*words, "--steps", "2"])
+        refused, _ = launched(processes, [*words, "--steps", "2"], transport)
         return "" if refused == threads.status else f"threads: {threads.status}, processes: {refused}: {threads.err}"
-    status, text = launched(processes, [*words, "--steps", "2", "--save", saved[1]])
+    status, text = launched(processes, [*words, "--steps", "2", "--save", saved[1]], transport)
     if threads.status != 0 or status != 0:
         return f"{threads.status} {status} {threads.err}{text}"
     if figures(text) != figures(threads.out):
@@ -71,12 +78,12 @@ def compare_training(name, processes, ranks, schedule, folder):
     return None if filecmp.cmp(saved[0] + ".onnx", saved[1] + ".onnx", shallow=False) else "weights differ"
 
 
-def compare_outputs(name, processes, ranks, schedule, folder):
+def compare_outputs(name, processes, ranks, schedule, folder, transport):
     model = os.path.join(DATA, name) if name in OWN else os.path.join(MODERN, name, "infer")
-    words = ["run", model, "--ranks", str(ranks), "--schedule", schedule]
+    words = ["run", model, "--ranks", str(ranks), "--schedule", schedule, *alike(transport)]
     made = [os.path.join(folder, name) for name in ("threads", "processes")]
     threads = run(*words, "-o", made[0])
-    status, text = launched(processes, [*words, "-o", made[1]])
+    status, text = launched(processes, [*words, "-o", made[1]], transport)
     if threads.status in (2, 3):
         return "" if status == threads.status else f"threads: {threads.status}, processes: {status}: {threads.err}{text}"
     if threads.status != 0 or status != 0:
@@ -87,8 +94,8 @@ def compare_outputs(name, processes, ranks, schedule, folder):
     return f"outputs differ: {files[0]}" if any(filecmp.cmpfiles(*made, files[0], shallow=False)[1:]) else None
 
 
-def try_cases(check, cases, at_once=3):
-    """Cases (what, model, (processes, ranks), schedule). Returns how many ran."""
+def try_cases(check, cases, at_once=3, transport=None):
+    """Cases (what, model, (processes, ranks), schedule); transport: of the processes. Returns how many ran."""
 
     def one(case):
         what, name, (processes, ranks), schedule = case
@@ -97,7 +104,7 @@ def try_cases(check, cases, at_once=3):
             return None
         with tempfile.TemporaryDirectory() as folder:
             compare = compare_training if what == "train" else compare_outputs
-            wrong = compare(name, processes, ranks, schedule, folder)
+            wrong = compare(name, processes, ranks, schedule, folder, transport)
         return case, wrong
 
     ran = 0

@@ -72,11 +72,12 @@ def stopped(pid):
         return True
 
 
-def start(fault, phase, folder, where, victim):
+def start(fault, phase, folder, where, victim, over):
     words = [*TRAIN, "--steps", "12", "--ranks", "2", "--silence", str(SILENCE * SLOW), "--transport", "impaired"]
     words += ["--save", os.path.join(folder, "saved"), "--save-every", "2"] if phase == "save" else []
     words += ["--schedule", "chimera"] if phase == "reduction" else []
     path = {"OPIPE_PLUGIN_PATH": os.path.join(BUILD, "lib", "onnx-pipe") + ":" + PLUGINS}
+    path.update({"OPIPE_FAULT_OVER": over} if over else {})
     strike = dict(path, OPIPE_FAULT=f"{FAULTS[fault]}@{where}")
     if where.startswith("fsync"):
         strike["LD_PRELOAD"] = PRELOAD
@@ -101,12 +102,12 @@ def judge(check, what, fault, victim, pid, ended, waited):
             check(waited[rank] < most, f"{what}, process {rank}: {waited[rank]:.1f} s, more than {most}")
 
 
-def strike(check, fault, phase, place=None):
-    """Runs one combination; returns a reason where it was skipped."""
+def strike(check, fault, phase, place=None, over=None):
+    """Runs one combination, over shared memory or `over`; returns a reason where it was skipped."""
     where, victim = place or PLACES[phase]
-    what = f"{fault} at {phase} ({where}, process {victim})"
+    what = f"{fault} at {phase} ({where}, process {victim}{', over ' + over if over else ''})"
     with tempfile.TemporaryDirectory() as folder:
-        job, cgroup = start(fault, phase, folder, where, victim)
+        job, cgroup = start(fault, phase, folder, where, victim, over)
         if job is None:
             return f"{what}: no memory cgroup can be made"
         pid = job.all[victim].pid
@@ -215,7 +216,7 @@ def spoil(check, phase, *more):
             check(all(os.path.exists(os.path.join(s, "manifest.json")) for s in saved) and files[0] == files[1], f"{what}: saved: {files}")
 
 
-def try_cases(check, cases, at_once=2):
+def try_cases(check, cases, at_once=2, over=None):
     """Each case in a thread: most of them wait."""
     shm = set(os.listdir("/dev/shm"))
 
@@ -226,7 +227,7 @@ def try_cases(check, cases, at_once=2):
         if fault == "NaN":
             spoil(check, phase, *case[2:])
         else:
-            reason = strike(check, fault, phase, *case[2:])
+            reason = strike(check, fault, phase, case[2] if len(case) > 2 else None, over)
         print(f"SKIP: {reason}" if reason else f"{fault}, {phase}: {time.monotonic() - began:.1f} s", flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:

@@ -21,5 +21,6 @@ def test_processes_have_the_bits_of_threads():
     check(ran == there and ran > 0, f"{ran} of {there} ran")
 
 
-need_command()
-check.run(globals())
+if __name__ == "__main__":
+    need_command()
+    check.run(globals())

@@ -20,7 +20,7 @@
 
 static void check_info(subject *s) {
 #if OPIPE_ABI_MINOR >= 5
-  enum { KNOWN = 31 }; /* to OPIPE_TRANSPORT_QUEUED */
+  enum { KNOWN = 63 }; /* to OPIPE_TRANSPORT_MACHINES */
 #else
   enum { KNOWN = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
 #endif

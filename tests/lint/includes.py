@@ -69,6 +69,8 @@ def owner(path):
 def allowed_for(folder):
     if folder.startswith("plugins/host-"):
         return [folder, "plugins/hosts", "abi/include"]
+    if folder == "plugins/transport-ucx":
+        return [folder, "plugins/machine", "plugins/transport-shm/near.h", "abi/include"]
     if folder.startswith("plugins/transport-"):
         return [folder, "plugins/machine", "abi/include"]
     return [folder, "abi/include"] if folder.startswith("plugins/") else ALLOWED[folder]

@@ -2,6 +2,10 @@
 /* Training over transport-shm in one process, by every schedule: bits of the plan's reference.
  * ctest: timeout=240
  */
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "tests/runtime/train/cases.h"
 
 enum { SANITIZED_ONE_IN = 3, ROWS = 8, MICROBATCHES = 4 };
@@ -24,7 +28,7 @@ static void test_training(void) {
 }
 
 /* Messages and sums wait for events of devices that answer later; device 16 has no host memory. */
-static void test_asynchronous_devices(void) {
+static void try_asynchronous_devices(const char *transport) {
   static const char *const schedules[] = {"1f1b", "chimera:sync=eager"};
   for (size_t i = 0; i < 2 * OPI_COUNT(schedules); ++i) {
     kit k;
@@ -33,7 +37,7 @@ static void test_asynchronous_devices(void) {
     c.spec.replicas = 1 + (uint32_t)i % 2;
     c.device = "emulated";
     c.device_options = "async=1,time_us=50";
-    c.transport = "shm";
+    c.transport = transport;
     OPI_ASSERT_OK_FATAL(kit_open(&k, kit_subject_path(&kit_subjects[0]), ROWS, 8), &k.err);
     OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
     OPI_ASSERT_OK_FATAL(kit_train(&k, &c, 32, 0, &a), &k.err);
@@ -43,5 +47,20 @@ static void test_asynchronous_devices(void) {
   }
 }
 
+static void test_asynchronous_devices(void) {
+  try_asynchronous_devices("shm");
+}
+
+static void test_asynchronous_devices_over_ucx(void) {
+  const pid_t pid = fork();
+  int status = 0;
+  if (pid == 0)
+    _exit(dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) == NULL);
+  (void)waitpid(pid, &status, 0);
+  if (status != 0)
+    OPI_SKIP("UCX (libucp.so.0) is not there");
+  try_asynchronous_devices("ucx:together=1");
+}
+
 OPI_TEST_MAIN("matrix over shared memory", OPI_TEST(test_training),
-              OPI_TEST(test_asynchronous_devices))
+              OPI_TEST(test_asynchronous_devices), OPI_TEST(test_asynchronous_devices_over_ucx))

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The models of tests/data through the host's table and the real backend: in 1 to 4 stages, under
- * both schedules, every result has the bits of the plan's reference, also where shapes alternate
- * and freed memory is poisoned; measured memory is the prediction, and one byte less is refused.
+ * both schedules, and in tensor groups, every result has the bits of the plan's reference, also
+ * where shapes alternate and freed memory is poisoned; measured memory is the prediction, and one
+ * byte less is refused.
+ *
  * ctest: timeout=300
  */
 #include <opipe/host.h>
@@ -22,6 +24,7 @@ typedef struct rig {
   opipe_model *model;
   opipe_model *bound[SHAPES]; /* 0: the plan's; others only say which inputs to make */
   opipe_plan *plan;
+  uint32_t tensor; /* members of a tensor group */
   opipe_error err;
 } rig;
 
@@ -72,14 +75,14 @@ static opipe_status open_rig(rig *r, const char *name) {
 static opipe_status make_plan(rig *r, uint32_t n_stages, uint32_t n_microbatches,
                               const char *schedule, uint64_t memory_bytes) {
   const opipe_device_choice device = {.kind = "cpu", .memory_bytes = memory_bytes, .threads = 1};
-  const opipe_plan_params params = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_plan_params, transport),
-      .n_stages = n_stages,
-      .devices = &device,
-      .n_devices = 1,
-      .devices_stride = sizeof(opipe_device_choice),
-      .n_microbatches = n_microbatches,
-      .schedule = schedule};
+  const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, tensor),
+                                    .tensor = r->tensor,
+                                    .n_stages = n_stages,
+                                    .devices = &device,
+                                    .n_devices = 1,
+                                    .devices_stride = sizeof(opipe_device_choice),
+                                    .n_microbatches = n_microbatches,
+                                    .schedule = schedule};
   r->api->plan_destroy(r->plan);
   r->plan = NULL;
   return r->api->plan_make(r->bound[0], &params, &r->plan, &r->err);
@@ -242,6 +245,45 @@ static void check_memory(rig *r, const char *name, uint32_t n_stages) {
   r->api->session_close(session);
 }
 
+/* Widths that divide heads and hidden features evenly or not; micro-batches of 2 rows and 1. */
+static void test_tensor_groups_have_the_bits_of_their_reference(void) {
+  static const struct {
+    const char *name;
+    uint32_t tensor, n_stages, n_microbatches;
+  } cases[] = {{"gpt_8block", 2, 1, 1}, {"llama_8block", 3, 2, 1}, {"encoder", 2, 2, 2},
+               {"gpt_8block", 3, 2, 2}, {"llama_fp16", 2, 1, 2},   {"gpt_bf16", 2, 2, 1}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    rig r;
+    OPI_ASSERT_OK_FATAL(open_rig(&r, cases[i].name), &r.err);
+    r.tensor = cases[i].tensor;
+    const opipe_status status =
+        make_plan(&r, cases[i].n_stages, cases[i].n_microbatches, "gpipe", 0);
+    OPI_ASSERT_OK(status, &r.err);
+    if (status == OPIPE_OK)
+      compare(&r, cases[i].name, i % 2 == 1 ? OPIPE_SESSION_POISON : 0);
+    if (status == OPIPE_OK)
+      check_memory(&r, cases[i].name, cases[i].n_stages);
+    close_rig(&r);
+  }
+}
+
+static void test_one_byte_less_is_too_little_for_a_member(void) {
+  rig r;
+  uint64_t sum = 0;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, "gpt_8block"), &r.err);
+  r.tensor = 2;
+  OPI_ASSERT_OK_FATAL(make_plan(&r, 1, 1, NULL, 0), &r.err);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    opipe_memory_info memory = {.struct_size = (uint32_t)sizeof memory};
+    OPI_ASSERT_OK(r.api->plan_memory(r.plan, rank, &memory, &r.err), &r.err);
+    sum += memory.total_bytes;
+  }
+  OPI_ASSERT_ERROR(make_plan(&r, 1, 1, NULL, sum - 1), OPIPE_E_LIMIT, &r.err, "by 1 byte");
+  OPI_ASSERT_OK(make_plan(&r, 1, 1, NULL, sum), &r.err);
+  check_memory(&r, "gpt_8block", 1);
+  close_rig(&r);
+}
+
 static void test_measured_memory_is_the_prediction(void) {
   for (size_t m = 0; m < OPI_COUNT(MODELS); ++m) {
     rig r;
@@ -343,5 +385,7 @@ static void test_ranks_share_a_cap(void) {
 
 OPI_TEST_MAIN("models", OPI_TEST(test_every_cut_has_the_bits_of_its_reference),
               OPI_TEST(test_micro_batches_have_the_bits_of_their_reference),
+              OPI_TEST(test_tensor_groups_have_the_bits_of_their_reference),
+              OPI_TEST(test_one_byte_less_is_too_little_for_a_member),
               OPI_TEST(test_measured_memory_is_the_prediction),
               OPI_TEST(test_the_predicted_memory_is_just_enough), OPI_TEST(test_ranks_share_a_cap))

@@ -180,6 +180,7 @@ static opipe_status open_links(links *l, const char *spec, opipe_error *err) {
   char id[ID_ROOM];
   OPI_TRY(opi_transport_split(spec, id, &options, err));
   OPI_TRY(plugins->transport(plugins->ctx, id, &l->transport, err));
+  OPI_TRY(opi_team_check_transport(l->team, &l->info, &l->transport, err));
   OPI_TRY(plugins->backend(plugins->ctx, "cpu", &l->backend, err));
   OPI_TRY(open_world(l, options, err));
   for (uint32_t r = 1; r < size; ++r) {

@@ -135,6 +135,28 @@ opipe_status opi_meeting_share(const opi_session_object *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
+opipe_status opi_team_check_transport(opi_team *team, const opipe_team_info *info,
+                                      const opi_transport_ref *transport, opipe_error *err) {
+  opipe_transport_info asked = {.struct_size =
+                                    (uint32_t)OPIPE_END(opipe_transport_info, bandwidth)};
+  const char *first = NULL, *other = NULL;
+  uint32_t r = 1;
+  if (info->n_machines <= 1)
+    return OPIPE_OK;
+  OPI_TRY(OPI_ASK("transport", transport, info, err, transport->self, &asked));
+  if ((asked.flags & OPIPE_TRANSPORT_MACHINES) != 0)
+    return OPIPE_OK;
+  while (r + 1 < info->size && opi_team_machine(team, r, &other) == 0)
+    ++r;
+  (void)opi_team_machine(team, r, &other);
+  (void)opi_team_machine(team, 0, &first);
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "transport '%s' joins processes of one machine, and the team's %u processes are "
+                  "of %u (process 0 of %s, process %u of %s): choose one that joins machines "
+                  "(--transport ucx)",
+                  transport->id, info->size, info->n_machines, first, r, other);
+}
+
 /* ---- agreements ---- */
 
 opipe_status opi_meeting_agree(void *ctx, const char *what, opipe_status own, opipe_error *err) {
@@ -193,6 +215,13 @@ static opipe_status compare_hash(const uint64_t *first, const uint64_t *own, con
                         what, first[0], first[1], process, own[0], own[1]);
 }
 
+/* Is the process on this one's machine? Elsewhere equal masks are other cores. */
+static bool is_near(const comparison *c, uint32_t process) {
+  const opi_meeting *m = &c->session->meeting;
+  const char *host = NULL;
+  return opi_team_machine(m->team->team, process, &host) == m->info.machine;
+}
+
 static opipe_status compare_part(comparison *c, uint32_t process, const void *data, uint64_t n,
                                  opipe_error *err) {
   const uint32_t n_ranks = c->session->n_ranks;
@@ -206,7 +235,8 @@ static opipe_status compare_part(comparison *c, uint32_t process, const void *da
   memcpy(&own, data, sizeof own);
   if (process == 0)
     c->first = own;
-  if (process != c->session->meeting.info.rank && own.mask == c->mask && c->mask != 0)
+  if (process != c->session->meeting.info.rank && own.mask == c->mask && c->mask != 0 &&
+      is_near(c, process))
     c->threads += own.threads;
   OPI_TRY(compare_hash(c->first.plan, own.plan, "plan", process, err));
   OPI_TRY(compare_hash(c->first.kernels, own.kernels, "kernels", process, err));

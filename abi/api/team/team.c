@@ -47,7 +47,7 @@ void opi_team_unref(void *object) {
 opipe_status opi_api_team_open(opi_context_object *context, const opipe_team_params *params,
                                opipe_team **out_team, opipe_error *err) {
   opipe_team_params own = {.struct_size = (uint32_t)sizeof own};
-  const opi_team_env env = {&context->allocator, &context->logger, NULL};
+  const opi_team_env env = {&context->allocator, &context->logger, NULL, NULL};
   uint64_t handle = 0;
   if (out_team == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "team_open: out_team is NULL");

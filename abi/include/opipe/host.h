@@ -545,8 +545,9 @@ typedef struct opipe_api {
   /* -- teams (team.h) --
    * Sleeps until all processes of the job have joined. params NULL: the launcher's variables
    * decide; without them, a team of one. Errors: INVALID: params, variables or processes do not fit
-   * each other; NOTFOUND: no such launcher; UNSUPPORTED: processes of other machines; STATE:
-   * another job has the name; ABI; TIMEOUT names who has not come; PEER. [any-thread] */
+   * each other, or the token is not the others'; NOTFOUND: no such launcher; UNSUPPORTED: no
+   * library to prove a token; STATE: another job has the name; ABI; TIMEOUT names who has not
+   * come; PEER. [any-thread] */
   opipe_status (*team_open)(opipe_context *context, const opipe_team_params *params,
                             opipe_team **out_team, opipe_error *err);
   /* Leaves the team; calls inside return OPIPE_E_CANCELLED. Others that wait for this process then

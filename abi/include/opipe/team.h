@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: the processes of a job on one machine; part of host.h. Since 1.5.
+/* Teams: the processes of a job, on one machine or several; part of host.h. Since 1.5.
  *
  *   team_open (in every process) -> team     team_gather, team_step, team_moved ...     team_close
  *
  * Every process of the job opens the team with its rank, the same size and the same job. Rank and
  * size come from the params or from the variables of the launcher that started the process
- * (torchrun, Open MPI, Hydra, Slurm; guide: hosts). Process 0 listens at a name that follows from
- * the user and the job, and the others connect to it; these connections stay open as the team's
- * channel. Only processes of the same user are accepted.
+ * (torchrun, Open MPI, Hydra, Slurm; guide: hosts). Process 0 listens, and the others connect to
+ * it; these connections stay open as the team's channel. On one machine it listens at a name that
+ * follows from the user and the job, and only processes of the same user are accepted. With an
+ * address it listens there, by TCP; beyond loopback both ends prove that they have one token, and
+ * nothing is encrypted (guide: launchers).
  *
  * A team fails as a whole: when a process dies, is silent, leaves connections broken or calls
  * team_abort, every call of every process that waits or comes later answers OPIPE_E_PEER, and the
@@ -44,6 +46,11 @@ typedef struct opipe_team_params {
   opipe_status (*all_gather)(void *ctx, const void *mine, uint64_t n_bytes, void *out_all,
                              uint64_t timeout_ns);
   void *all_gather_ctx;
+  const char *address; /* "HOST:PORT" where process 0 listens; NULL: of the variable
+                          ONNX_PIPE_ADDRESS, else the launcher's if several machines take part, else
+                          a name on this machine */
+  const char *token;   /* 16 to 1024 bytes, the same in all processes; NULL: of ONNX_PIPE_TOKEN, or
+                          the file of ONNX_PIPE_TOKEN_FILE; used only with an address */
 } opipe_team_params;
 
 /* Strings belong to the team. */
@@ -51,11 +58,13 @@ typedef struct opipe_team_info {
   uint32_t struct_size;
   uint32_t rank;
   uint32_t size;
-  uint32_t local_rank; /* on this machine, as the launcher counts */
+  uint32_t local_rank; /* among the processes of this machine */
   uint32_t local_size;
   uint32_t failed;      /* 1: the team has failed */
   const char *launcher; /* whose variables counted; "none" */
   const char *job;
+  uint32_t machine;    /* the lowest process of this machine */
+  uint32_t n_machines; /* processes that cannot pass each other descriptors are of several */
 } opipe_team_info;
 
 /* ROOT: only the part of process 0 counts, the others pass none. */

@@ -58,8 +58,12 @@ enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPOR
 #if OPIPE_TARGET_MINOR >= 5
 /* COLLECTIVES: the collective slots are present. QUEUED: among ranks of one device whose backend
  * has `sum`, a collect is over for the host once it has answered OK: `done` is recorded, and nobody
- * has to poll for it. */
-enum { OPIPE_TRANSPORT_COLLECTIVES = 8u, OPIPE_TRANSPORT_QUEUED = 16u };
+ * has to poll for it. MACHINES: joins processes of several machines. */
+enum {
+  OPIPE_TRANSPORT_COLLECTIVES = 8u,
+  OPIPE_TRANSPORT_QUEUED = 16u,
+  OPIPE_TRANSPORT_MACHINES = 32u
+};
 #endif
 
 typedef struct opipe_transport_info {

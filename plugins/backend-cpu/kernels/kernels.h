@@ -22,6 +22,7 @@
 
 #include "attention.h"
 #include "attention_grad.h"
+#include "attention_rows.h"
 #include "base.h"
 #include "codes.h"
 #include "conv.h"

@@ -52,6 +52,13 @@ typedef struct cpu_range {
   int64_t begin, end;
 } cpu_range;
 
+/* Rows [row, row + count), of one sequence and at consecutive positions, by heads that share a kv
+ * head. */
+typedef struct cpu_attention_unit {
+  int64_t row, count;
+  cpu_range heads;
+} cpu_attention_unit;
+
 /* Products of bytes: exact integers, so that whoever computes them gives the same bits. There is a
  * form with instructions for sums of four products (VNNI) beside that of an instruction set. */
 typedef struct cpu_byte_kernels {
@@ -128,6 +135,9 @@ struct cpu_kernels {
   /* Row blocks [begin, end) of the query rows of one (batch, head); see attention_body.h. */
   void (*attention)(const cpu_attention_args *args, int64_t batch, int64_t head, cpu_range blocks,
                     void *workspace);
+  /* One unit of attention_rows.c; see attention_rows_body.h. */
+  void (*attention_rows)(const cpu_row_attention_args *args, const cpu_attention_unit *unit,
+                         void *workspace);
   void (*add)(const float *from, float *to, int64_t n);
   double (*sum_squares)(const float *in, int64_t n);
   void (*row_sums)(const cpu_row_sums_args *args);

@@ -106,7 +106,7 @@ extern const cpu_op_family cpu_family_shape, cpu_family_movement, cpu_family_ind
     cpu_family_dropout, cpu_family_train, cpu_family_dropout_train, cpu_family_conv_grad,
     cpu_family_parts, cpu_family_norm_grad, cpu_family_softmax_grad, cpu_family_activation_grad,
     cpu_family_attention_grad, cpu_family_pool_grad, cpu_family_interpolate, cpu_family_dft,
-    cpu_family_recurrent, cpu_family_recurrent_grad;
+    cpu_family_recurrent, cpu_family_recurrent_grad, cpu_family_row_attention;
 
 /* ---- for rules ---- */
 

@@ -23,6 +23,7 @@ static const cpu_op_family *const families[] = {
     &cpu_family_attention_grad, &cpu_family_pool_grad,
     &cpu_family_interpolate,    &cpu_family_dft,
     &cpu_family_recurrent,      &cpu_family_recurrent_grad,
+    &cpu_family_row_attention,
 };
 
 const cpu_op *cpu_op_find(const char *domain, const char *name) {

@@ -1,38 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transport "impaired", for the tests: transport "shm", with a fault (fault.h) at call N of
+/* Transport "impaired", for the tests: transport "shm", or (OPIPE_FAULT_OVER=ucx) "ucx" with all
+ * messages by UCX, with a fault (fault.h) at call N of
  *   world  memory  stream  send  recv  reduce (all_reduce, collect)  close (world_close; cannot
- * refuse) Every slot but those below takes objects of 'shm'.
+ * refuse). With OPIPE_WITHOUT_COLLECTIVES it has none, as older transports. Every slot but those
+ * below takes objects of that transport.
  */
+#include <dlfcn.h>
 #include <opipe/streams.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "fault.h"
 
 extern const opipe_plugin opipe_plugin_v1_transport_shm;
 
-static opipe_transport table;      /* as the host sees it */
-static const opipe_transport *shm; /* behind it */
+static opipe_transport table; /* as the host sees it */
+static const opipe_transport *behind;
+static const opipe_plugin *plugin; /* behind it */
+static bool by_ucx;
 
 /* ---- slots ---- */
 
 static opipe_status world_open(opipe_instance *self, const opipe_world_params *params,
                                opipe_world **out_world, opipe_error *err) {
   static _Atomic uint32_t count;
+  opipe_world_params all = *params;
   const opipe_status status = fault_pass("world", &count, err);
-  return status < 0 ? status : shm->world_open(self, params, out_world, err);
+  if (by_ucx)
+    all.options = "together=1";
+  return status < 0 ? status : behind->world_open(self, &all, out_world, err);
 }
 
 static opipe_status memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes, void **out_data,
                                  opipe_error *err) {
   static _Atomic uint32_t count;
   const opipe_status status = fault_pass("memory", &count, err);
-  return status < 0 ? status : shm->memory_alloc(endpoint, n_bytes, out_data, err);
+  return status < 0 ? status : behind->memory_alloc(endpoint, n_bytes, out_data, err);
 }
 
 static opipe_status stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                 opipe_stream **out_stream, opipe_error *err) {
   static _Atomic uint32_t count;
   const opipe_status status = fault_pass("stream", &count, err);
-  return status < 0 ? status : shm->stream_open(endpoint, params, out_stream, err);
+  return status < 0 ? status : behind->stream_open(endpoint, params, out_stream, err);
 }
 
 static opipe_status send_message(opipe_stream *stream, uint64_t sequence,
@@ -40,14 +50,14 @@ static opipe_status send_message(opipe_stream *stream, uint64_t sequence,
                                  opipe_error *err) {
   static _Atomic uint32_t count;
   const opipe_status status = fault_pass("send", &count, err);
-  return status < 0 ? status : shm->send(stream, sequence, region, ready, done, err);
+  return status < 0 ? status : behind->send(stream, sequence, region, ready, done, err);
 }
 
 static opipe_status receive(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                             opipe_event *done, opipe_error *err) {
   static _Atomic uint32_t count;
   const opipe_status status = fault_pass("recv", &count, err);
-  return status < 0 ? status : shm->recv(stream, sequence, region, done, err);
+  return status < 0 ? status : behind->recv(stream, sequence, region, done, err);
 }
 
 static _Atomic uint32_t n_reduced;
@@ -57,31 +67,73 @@ static opipe_status all_reduce(opipe_group *group, uint64_t sequence, const opip
                                opipe_event *done, opipe_error *err) {
   const opipe_status status = fault_pass("reduce", &n_reduced, err);
   return status < 0 ? status
-                    : shm->all_reduce(group, sequence, region, n_elems, dtype, ready, done, err);
+                    : behind->all_reduce(group, sequence, region, n_elems, dtype, ready, done, err);
 }
 
 static opipe_status collect(opipe_collective *collective, uint64_t sequence,
                             const opipe_collect *what, opipe_error *err) {
   const opipe_status status = fault_pass("reduce", &n_reduced, err);
-  return status < 0 ? status : shm->collect(collective, sequence, what, err);
+  return status < 0 ? status : behind->collect(collective, sequence, what, err);
 }
 
 static void world_close(opipe_world *world) {
   static _Atomic uint32_t count;
   (void)fault_pass("close", &count, NULL);
-  shm->world_close(world);
+  behind->world_close(world);
+}
+
+/* ---- an older one ---- */
+
+static opipe_status hide(opipe_status status, opipe_transport_info *io_info) {
+  if (status == OPIPE_OK)
+    io_info->flags &= ~(uint32_t)(OPIPE_TRANSPORT_COLLECTIVES | OPIPE_TRANSPORT_QUEUED);
+  return status;
+}
+
+static opipe_status info(opipe_instance *self, opipe_transport_info *io_info, opipe_error *err) {
+  return hide(behind->info(self, io_info, err), io_info);
+}
+
+static opipe_status world_info(opipe_instance *self, const char *options,
+                               opipe_transport_info *io_info, opipe_error *err) {
+  return hide(behind->world_info(self, options, io_info, err), io_info);
+}
+
+static void take_collectives(void) {
+  table.collective_open = NULL;
+  table.collective_close = NULL;
+  table.collect = NULL;
+  table.collect_test = NULL;
+  table.info = info;
+  if (behind->world_info != NULL)
+    table.world_info = world_info;
 }
 
 /* ---- the plugin ---- */
 
+static const opipe_plugin *find_plugin(opipe_error *err) {
+  const char *over = getenv("OPIPE_FAULT_OVER"), *folders = getenv("OPIPE_PLUGIN_PATH");
+  char path[4096];
+  if (over == NULL || folders == NULL)
+    return &opipe_plugin_v1_transport_shm;
+  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-%s.so", (int)strcspn(folders, ":"),
+                 folders, over);
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  const opipe_plugin *found = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
+  if (found == NULL)
+    (void)opipe_fail(err, OPIPE_E_NOTFOUND, "%s cannot be loaded", path);
+  by_ucx = strcmp(over, "ucx") == 0;
+  return found;
+}
+
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {
-  const opipe_plugin *plugin = &opipe_plugin_v1_transport_shm;
-  const opipe_status status = plugin->open(host, out_self, err);
+  plugin = find_plugin(err);
+  const opipe_status status = plugin == NULL ? OPIPE_E_NOTFOUND : plugin->open(host, out_self, err);
   if (status < 0)
     return status;
-  shm = (const opipe_transport *)plugin->get_interface(*out_self, OPIPE_TRANSPORT_ID);
-  table = *shm;
+  behind = (const opipe_transport *)plugin->get_interface(*out_self, OPIPE_TRANSPORT_ID);
+  table = *behind;
   table.world_open = world_open;
   table.world_close = world_close;
   table.stream_open = stream_open;
@@ -90,11 +142,13 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   table.recv = receive;
   table.all_reduce = all_reduce;
   table.collect = collect;
+  if (getenv("OPIPE_WITHOUT_COLLECTIVES") != NULL)
+    take_collectives();
   return OPIPE_OK;
 }
 
 static void close_plugin(opipe_instance *self) {
-  opipe_plugin_v1_transport_shm.close(self);
+  plugin->close(self);
 }
 
 static const void *get_interface(opipe_instance *self, const char *id) {
@@ -105,4 +159,4 @@ static const void *get_interface(opipe_instance *self, const char *id) {
 extern OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL;
 const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
     OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 5), "impaired",  "1.0",        "Apache-2.0",
-    "transport shm that goes wrong as asked",   open_plugin, close_plugin, get_interface};
+    "a transport that goes wrong as asked",     open_plugin, close_plugin, get_interface};

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One end of a world of two ranks, each in a process of its own: the tests of transport-shm. */
+/* One end of a world of two ranks, each in a process of its own: tests of transport-shm, and of
+ * transport-ucx, where pair_transport says so.
+ */
 #ifndef TESTS_TRANSPORT_SHM_PAIR_H
 #define TESTS_TRANSPORT_SHM_PAIR_H
 
@@ -18,6 +20,8 @@
 #include "tests/support/support.h"
 
 enum { N_NOTES = 8, BYTES = 16384, SUMMED = 20000 };
+
+static const char *pair_transport = "shm", *pair_options;
 
 /* ---- the board: memory that forked processes share ---- */
 
@@ -71,12 +75,13 @@ static void *plain_realloc(void *ctx, void *data, uint64_t old_bytes, uint64_t n
     more = aligned_alloc(align < 16 ? 16 : align, (n_bytes + 255) / 256 * 256);
   return more;
 }
-static void no_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
+static char logged[512]; /* the last warning, or what is worse */
+static void keep_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
   (void)ctx;
-  (void)level;
   (void)file;
   (void)line;
-  (void)msg;
+  if (level <= OPIPE_LOG_WARN)
+    (void)snprintf(logged, sizeof logged, "%s", msg);
 }
 static uint64_t now_ns(void *ctx) {
   struct timespec t;
@@ -94,7 +99,7 @@ static const opipe_host host = {(uint32_t)OPIPE_END(opipe_host, get_interface),
                                 OPIPE_ABI_MINOR,
                                 NULL,
                                 plain_realloc,
-                                no_log,
+                                keep_log,
                                 now_ns,
                                 no_service};
 
@@ -156,8 +161,9 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   static const uint32_t both[2] = {0, 1};
   char path[4096];
   const char *folders = getenv("OPIPE_PLUGIN_PATH");
-  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-shm.so",
-                 folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders);
+  (void)snprintf(path, sizeof path, "%.*s/opipe-transport-%s.so",
+                 folders == NULL ? 0 : (int)strcspn(folders, ":"), folders == NULL ? "" : folders,
+                 pair_transport);
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   e->plugin = library == NULL ? NULL : dlsym(library, "opipe_plugin_v1");
   e->err.struct_size = sizeof e->err;
@@ -168,6 +174,7 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   e->board = (opipe_board){(uint32_t)sizeof e->board, 0, notes, post, look};
   const opipe_world_params world = {.struct_size = (uint32_t)sizeof world,
                                     .n_ranks = 2,
+                                    .options = pair_options,
                                     .local_ranks = &rank,
                                     .n_local_ranks = 1,
                                     .job = "test",
@@ -203,7 +210,7 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   return e->t->group_open(e->endpoint, both, 2, SUMMED * sizeof(float), &e->group, &e->err);
 }
 
-static opipe_status await_ready(end *e) {
+static inline opipe_status await_ready(end *e) {
   for (const uint64_t start = now_ns(NULL);;) {
     const struct timespec pause = {.tv_nsec = 100000};
     const opipe_status status = e->t->endpoint_ready(e->endpoint, &e->err);
@@ -235,6 +242,21 @@ static int status_of(pid_t pid) {
   int status = 0;
   (void)waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+/* Asked in another process: this one does not load it. */
+static inline bool ucx_is_there(void) {
+  const pid_t pid = fork();
+  if (pid == 0)
+    _exit(dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL) == NULL);
+  return status_of(pid) == 0;
+}
+
+/* Every message by UCX. False: it is not there. */
+static inline bool take_ucx(void) {
+  pair_transport = "ucx";
+  pair_options = "together=1";
+  return ucx_is_there();
 }
 
 static note *new_board(void) {

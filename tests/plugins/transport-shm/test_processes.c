@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport-shm between processes: messages into the receiver's memory, sums, and a process that is
- * killed at any instant is an error in the other. Two worlds in one process are the same to it:
- * sanitizers see both ends. ctest: timeout=120
+/* transport-shm between processes, then transport-ucx: messages into the receiver's memory, sums,
+ * and a process that is killed at any instant is an error in the other. Two worlds in one process
+ * are the same to it: sanitizers see both ends. ctest: timeout=120
  */
 #include <pthread.h>
 #include <signal.h>
 
 #include "tests/plugins/transport-shm/pair.h"
 
-enum { MESSAGES = 200, KILLS = 8 };
+enum { MESSAGES = 200, KILLS = 4 };
 
 static opipe_status exchange(end *e, uint32_t rank, uint64_t q) {
   const uint64_t n = 64 + q % 7 * 512;
@@ -222,6 +222,15 @@ static void test_two_worlds_in_one_process(void) {
   (void)munmap(notes, N_NOTES * sizeof *notes);
 }
 
-OPI_TEST_MAIN("transport-shm between processes", OPI_TEST(test_two_worlds_in_one_process),
+static void test_ucx(void) {
+  if (!take_ucx())
+    OPI_SKIP("UCX (libucp.so.0) is not there");
+  test_two_worlds_in_one_process();
+  OPI_ASSERT(dlopen("libucp.so.0", RTLD_NOW | RTLD_NOLOAD) != NULL);
+  test_messages_and_sums();
+  test_a_killed_process_is_an_error_in_the_other();
+}
+
+OPI_TEST_MAIN("transports between processes", OPI_TEST(test_two_worlds_in_one_process),
               OPI_TEST(test_messages_and_sums),
-              OPI_TEST(test_a_killed_process_is_an_error_in_the_other))
+              OPI_TEST(test_a_killed_process_is_an_error_in_the_other), OPI_TEST(test_ucx))

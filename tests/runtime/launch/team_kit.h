@@ -30,6 +30,9 @@ typedef struct kit_team {
   uint32_t size;
   uint64_t timeout_ns, silence_ns;
   const char *job;
+  const char *address;          /* NULL: a name on this machine */
+  const char *tokens[KIT_MOST]; /* NULL: none */
+  const char *boots[KIT_MOST];  /* machines; NULL: this one */
   opipe_status (*run)(kit_member *m);
   void *ctx;
   kit_member members[KIT_MOST];
@@ -43,7 +46,7 @@ static inline const char *kit_job(const char *name) {
 
 static inline opipe_status kit_open(const kit_team *k, uint32_t rank, opi_team **out,
                                     opipe_error *err) {
-  const opi_team_env env = {opi_allocator_system(), NULL, NULL};
+  const opi_team_env env = {opi_allocator_system(), NULL, NULL, k->boots[rank]};
   opipe_team_params params = opipe_team_params_init();
   params.rank = rank;
   params.size = k->size;
@@ -51,6 +54,8 @@ static inline opipe_status kit_open(const kit_team *k, uint32_t rank, opi_team *
   params.launcher = "none";
   params.timeout_ns = k->timeout_ns;
   params.silence_ns = k->silence_ns;
+  params.address = k->address;
+  params.token = k->tokens[rank];
   return opi_team_open(&env, &params, out, err);
 }
 

@@ -26,7 +26,7 @@ static int connect_as_stranger(const char *job) {
   int fd = -1;
   opi_carrier_unix.address(job, address);
   for (uint32_t i = 0; i < 500; ++i) {
-    if (opi_carrier_unix.connect(address, &fd, NULL) == OPIPE_OK)
+    if (opi_carrier_unix.connect(address, false, &fd, NULL) == OPIPE_OK)
       return fd;
     kit_sleep_ms(10);
   }
@@ -92,7 +92,7 @@ static pid_t take_name(const char *job, int end, int ready) {
   if (child != 0)
     return child;
   const bool is_other = setgid(NOBODY_UID) == 0 && setuid(NOBODY_UID) == 0;
-  const bool has = is_other && opi_carrier_unix.listen(address, &fd, NULL) == OPIPE_OK;
+  const bool has = is_other && opi_carrier_unix.listen(address, false, &fd, NULL) == OPIPE_OK;
   (void)write(ready, has ? "1" : "0", 1);
   (void)read(end, &byte, 1);
   _exit(0);

@@ -170,9 +170,13 @@ static const row refused[] = {
      OPIPE_E_INVALID,
      "RANK is '1x'"},
     {NULL,
-     {"RANK=0", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=1"},
-     OPIPE_E_UNSUPPORTED,
-     "torchrun started 2 of the job's 4 processes on this machine"},
+     {"RANK=0", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=5", "MASTER_ADDR=a", "MASTER_PORT=1"},
+     OPIPE_E_INVALID,
+     "torchrun: 5 processes on this machine, but 4 in the job"},
+    {NULL,
+     {SLURM, "SLURM_STEP_NUM_NODES=two"},
+     OPIPE_E_INVALID,
+     "SLURM_STEP_NUM_NODES is 'two', not a number"},
     {NULL,
      {"RANK=0", "WORLD_SIZE=4", "LOCAL_RANK=4", "MASTER_ADDR=a", "MASTER_PORT=1"},
      OPIPE_E_INVALID,
@@ -218,7 +222,97 @@ static void test_an_ancestor_is_named(void) {
   OPI_ASSERT(strchr(a, '-') != NULL);
 }
 
+/* ---- where a job of several machines meets ---- */
+
+#define FAR "RANK=2", "WORLD_SIZE=4", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2"
+#define FAR_MPI                                                                       \
+  "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_RANK=1", \
+      "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_NAMESPACE=18"
+#define FAR_HYDRA "PMI_RANK=2", "PMI_SIZE=4", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=2"
+
+/* says: the address, or part of the message. */
+static const row far[] = {
+    {NULL, {TORCHRUN}, OPIPE_OK, "", "torchrun-29500-none-0", 2, 4},
+    {NULL, {TORCHRUN, "ONNX_PIPE_ADDRESS=a:7"}, OPIPE_OK, "a:7", "torchrun-29500-none-0", 2, 4},
+    {NULL, {FAR, "MASTER_ADDR=a", "MASTER_PORT=77"}, OPIPE_OK, "a:77", "torchrun-77", 2, 4},
+    {NULL,
+     {FAR, "MASTER_ADDR=fe80::1", "MASTER_PORT=7"},
+     OPIPE_OK,
+     "[fe80::1]:7",
+     "torchrun-7",
+     2,
+     4},
+    {NULL,
+     {FAR, "MASTER_ADDR=a", "MASTER_PORT=77", "TORCHELASTIC_USE_AGENT_STORE=True"},
+     OPIPE_E_INVALID,
+     "(2 of 4 here): they meet at an address of process 0's machine, and none is guessed: export "
+     "ONNX_PIPE_ADDRESS=HOST:PORT in all of them; the port of MASTER_PORT is in use by torchrun",
+     NULL,
+     2,
+     4},
+    {NULL,
+     {FAR_MPI},
+     OPIPE_E_INVALID,
+     "openmpi started the job's processes on several",
+     NULL,
+     1,
+     4},
+    {NULL, {FAR_MPI, "ONNX_PIPE_ADDRESS=n1:29511"}, OPIPE_OK, "n1:29511", "openmpi-18", 1, 4},
+    {NULL,
+     {FAR_HYDRA},
+     OPIPE_E_INVALID,
+     "hydra started the job's processes on several",
+     NULL,
+     2,
+     4},
+    /* Each machine has a proxy of its own, which names no job of all. */
+    {NULL, {FAR_HYDRA, "ONNX_PIPE_ADDRESS=n1:2"}, OPIPE_OK, "n1:2", "hydra-n1:2", 2, 4},
+    {NULL,
+     {SLURM, "SLURM_STEP_NUM_NODES=2"},
+     OPIPE_E_INVALID,
+     "slurm started the job's processes on several machines: they meet",
+     NULL,
+     4,
+     5},
+    {NULL,
+     {SLURM, "SLURM_NNODES=2", "ONNX_PIPE_ADDRESS=n1:2"},
+     OPIPE_OK,
+     "n1:2",
+     "slurm-77-1",
+     4,
+     5},
+    {NULL,
+     {SLURM, "ONNX_PIPE_ADDRESS=n1"},
+     OPIPE_E_INVALID,
+     "ONNX_PIPE_ADDRESS 'n1' is not HOST:PORT",
+     NULL,
+     4,
+     5},
+    {NULL, {SLURM, "SLURM_STEP_NUM_NODES=1", "SLURM_NNODES=9"}, OPIPE_OK, "", "slurm-77-1", 4, 5}};
+
+static void test_where_several_machines_meet(void) {
+  for (uint32_t i = 0; i < OPI_COUNT(far); ++i) {
+    const row *r = &far[i];
+    const opi_variables v = {(void *)(uintptr_t)r->variables, look, ancestor};
+    opi_place place;
+    opipe_error err = OPIPE_ERROR_INIT;
+    OPI_ASSERT_OK_FATAL(opi_launcher_place(&v, NULL, &place, &err), &err);
+    OPI_ASSERT_INT(place.rank, r->rank);
+    OPI_ASSERT_INT(place.size, r->size);
+    if (r->status < 0) {
+      OPI_ASSERT_ERROR(opi_place_address(&v, NULL, &place, &err), r->status, &err, r->says);
+      continue;
+    }
+    OPI_ASSERT_OK(opi_place_address(&v, NULL, &place, &err), &err);
+    OPI_ASSERT_STR(place.address, r->says);
+    OPI_ASSERT_STR(place.job, r->launcher);
+    OPI_ASSERT_OK(opi_place_address(&v, "given:9", &place, &err), &err);
+    OPI_ASSERT_STR(place.address, "given:9");
+  }
+}
+
 OPI_TEST_MAIN("launchers", OPI_TEST(test_the_first_complete_set_counts),
               OPI_TEST(test_what_says_otherwise_is_told),
               OPI_TEST(test_other_sets_are_refused_by_name),
-              OPI_TEST(test_given_numbers_must_agree), OPI_TEST(test_an_ancestor_is_named))
+              OPI_TEST(test_where_several_machines_meet), OPI_TEST(test_given_numbers_must_agree),
+              OPI_TEST(test_an_ancestor_is_named))

@@ -337,7 +337,7 @@ static void test_who_has_not_come_is_named(void) {
 }
 
 static void test_params_are_checked(void) {
-  const opi_team_env env = {opi_allocator_system(), NULL, NULL};
+  const opi_team_env env = {opi_allocator_system(), NULL, NULL, NULL};
   opi_team *t = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_team_params params = opipe_team_params_init();
@@ -435,7 +435,7 @@ static opipe_status swap_bytes(void *ctx, const void *mine, uint64_t n, void *ou
 static void *open_by_host(void *arg) {
   kit_member *m = arg;
   exchange_end end = {m->kit->ctx, m->rank};
-  const opi_team_env env = {opi_allocator_system(), NULL, NULL};
+  const opi_team_env env = {opi_allocator_system(), NULL, NULL, NULL};
   opipe_team_params params = opipe_team_params_init();
   params.rank = m->rank;
   params.size = 3;

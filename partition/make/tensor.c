@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See tensor.h. */
+#include "partition/make/tensor.h"
+
+#include <string.h>
+
+#include "loader/ops/op.h"
+
+/* ---- what may be asked ---- */
+
+opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err) {
+  const uint32_t width = params->tensor == 0 ? 1 : params->tensor;
+  const bool given = params->n_ranks != 0 || params->n_stages != 0;
+  const uint32_t n = given ? params->n_ranks : params->n_devices;
+  if (n % width == 0 || (n == 1 && !given))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID, "tensor groups of %u members cannot share %u %s%s", width,
+                  n, given ? "rank" : "device", n == 1 ? "" : "s");
+}
+
+opipe_status opi_tensor_devices(const opi_decision *plan, opipe_error *err) {
+  const uint32_t width = opi_plan_width(plan);
+  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
+    const opi_device_spec *a = &plan->devices[r - r % width], *b = &plan->devices[r];
+    const char *what = strcmp(a->kind, b->kind) != 0         ? "backends"
+                       : strcmp(a->options, b->options) != 0 ? "options"
+                       : a->alignment != b->alignment        ? "alignments"
+                       : a->threads != b->threads            ? "numbers of threads"
+                                                             : NULL;
+    if (what == NULL)
+      continue;
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "ranks %u and %u of a tensor group have devices with other %s: %s:%u (%s), "
+                    "alignment %u, %u threads; %s:%u (%s), alignment %u, %u threads",
+                    r - r % width, r, what, a->kind, a->index, a->options, a->alignment, a->threads,
+                    b->kind, b->index, b->options, b->alignment, b->threads);
+  }
+  return OPIPE_OK;
+}
+
+/* ---- costs ---- */
+
+typedef struct rates {
+  const opi_device_facts *facts;
+  uint32_t threads;
+} rates;
+
+static double node_ns(const rates *r, const opi_graph *g, const opi_node *node) {
+  opi_work work = {0, 0};
+  opi_node_work(g, node, &work);
+  return opi_device_ns(r->facts, r->threads, opi_node_type(g, node), work.flops, work.bytes);
+}
+
+/* Adds up the times of a member's nodes by the node of the whole graph: own [whole's n_nodes]. */
+static void add_member(const rates *r, const opi_shard_member *member, double *own) {
+  const opi_graph *g = member->bound->graph;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    opi_collective how;
+    if (!opi_collective_of(g, &g->nodes[n], &how))
+      own[member->node_of[n]] += node_ns(r, g, &g->nodes[n]);
+  }
+}
+
+opipe_status opi_tensor_shares(const opi_decision *plan, const opi_bound *bound,
+                               const opi_bind_options *base, const opi_device_facts *facts,
+                               double *out_shares, opipe_error *err) {
+  const opi_graph *g = bound->graph;
+  const rates by = {&facts[0], plan->devices[0].threads};
+  const opi_shard_wish wish = {.width = opi_plan_width(plan),
+                               .flags = OPI_SHARD_BARE,
+                               .evaluator = base->evaluator,
+                               .allocator = plan->allocator};
+  opi_shards *shards = NULL;
+  double *own = opi_alloc_zero(plan->allocator, g->n_nodes + 1u, sizeof *own);
+  opipe_status status = own == NULL ? opi_fail_nomem(err, g->n_nodes * sizeof *own, "costs")
+                                    : opi_shard(bound, &wish, &shards, err);
+  for (uint32_t n = 0; n < g->n_nodes; ++n)
+    out_shares[n] = 0;
+  for (uint32_t k = 0; status == OPIPE_OK && k < wish.width; ++k) {
+    memset(own, 0, g->n_nodes * sizeof *own);
+    add_member(&by, &shards->members[k], own);
+    for (uint32_t n = 0; n < g->n_nodes; ++n) {
+      const double whole = node_ns(&by, g, &g->nodes[n]);
+      const double share = whole > 0 ? own[n] / whole : 1;
+      out_shares[n] = share > out_shares[n] ? share : out_shares[n];
+    }
+  }
+  opi_shards_free(shards);
+  opi_free(plan->allocator, own, (g->n_nodes + 1u) * sizeof *own);
+  return status;
+}
+
+/* ---- what people are told ---- */
+
+/* The larger row class counts, for each of a stage's meetings. */
+static opipe_status tell_stages(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
+  const opi_cut *cut = model->cuts[0];
+  const uint32_t n = plan->decided.n_stages;
+  opi_group_told *told = OPI_ARENA_ARRAY(&plan->arena, opi_group_told, n);
+  if (told == NULL)
+    return opi_fail_nomem(err, n * sizeof *told, "a plan");
+  for (uint32_t m = 0; m < cut->n_meetings; ++m) {
+    const opi_group_meeting *meeting = &cut->meetings[m];
+    opi_group_told *of = &told[meeting->stage];
+    for (uint32_t i = 0; i < meeting->n_values; ++i) {
+      const uint64_t n_bytes = meeting->values[i].n_bytes;
+      *(meeting->phase == OPI_PHASE_F ? &of->n_forward : &of->n_backward) += 1;
+      *(meeting->phase == OPI_PHASE_F ? &of->forward_bytes : &of->backward_bytes) += n_bytes;
+    }
+  }
+  plan->predicted.groups = told;
+  return OPIPE_OK;
+}
+
+static opipe_status tell_whole(opi_plan *plan, const opi_shards *shards, opipe_error *err) {
+  const uint32_t n = shards->n_reasons;
+  opi_whole_told *whole = OPI_ARENA_ARRAY(&plan->arena, opi_whole_told, (size_t)n + 1);
+  if (whole == NULL)
+    return opi_fail_nomem(err, n * sizeof *whole, "a plan");
+  for (uint32_t i = 0; i < n; ++i) {
+    whole[i] = (opi_whole_told){.node = opi_arena_strdup(&plan->arena, shards->reasons[i].node),
+                                .why = opi_arena_strdup(&plan->arena, shards->reasons[i].why)};
+    if (whole[i].node == NULL || whole[i].why == NULL)
+      return opi_fail_nomem(err, 0, "a plan");
+  }
+  plan->predicted.whole = whole;
+  plan->predicted.n_whole = n;
+  return OPIPE_OK;
+}
+
+opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
+  const opi_shards *shards = model->variants[model->base].shards;
+  if (model->n_members == 1)
+    return OPIPE_OK;
+  plan->predicted.n_divided = shards->n_divided;
+  OPI_TRY(tell_stages(plan, model, err));
+  return tell_whole(plan, shards, err);
+}

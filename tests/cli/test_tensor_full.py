@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=1800 label=full
+"""run --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, every rule of
+delivery, on a device that works later, and every family of exports."""
+import glob
+import os
+import sys
+
+from command import BUILD, DATA, Count, need_command
+from test_tensor import MODERN, problem_of
+
+PLUGINS = os.path.join(BUILD, "tests", "plugins")
+MODELS = ("gpt_8block", "llama_8block", "encoder")
+SCHEDULES = ("gpipe", "1f1b", "sequential", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "zbv", "v-half", "v-min", "zb-h1")
+STRICT = ["--plugin", os.path.join(PLUGINS, "opipe-transport-strict.so"), "--transport"]
+TRANSPORTS = [["--transport", "local"], ["--transport", "shm"], [*STRICT, "strict:rule=tag"], [*STRICT, "strict:rule=stream"],
+              *(["--transport", f"emulated:rule={rule}"] for rule in ("tag", "stream", "edge", "pair", "blocking", "grouped"))]
+LATER = ["--device", "emulated:3,async=1,time_us=100"]
+
+
+def check(count, path, *words):
+    count.check(f"{path.split(os.sep + 'infer')[0].split(os.sep)[-1]} {' '.join(words)}", problem_of(path, *words))
+
+
+def check_schedules(count):
+    for i, schedule in enumerate(SCHEDULES):
+        for width in (2, 3, 4):
+            for ranks in (1, 2, 4):
+                for replicas in (1, 2):
+                    if ranks == 1 and schedule not in ("gpipe", "1f1b", "sequential"):
+                        continue
+                    model = os.path.join(DATA, MODELS[(i + width + ranks) % 3], "model.onnx")
+                    check(count, model, "--bind", "batch=6,seq=8", "--requests", "3", "--schedule", schedule, "--tensor", str(width),
+                          "--ranks", str(ranks * width * replicas), "--replicas", str(replicas), "--microbatches", str(2 * replicas))
+
+
+def check_transports(count):
+    model = os.path.join(DATA, "gpt_8block", "model.onnx")
+    for words in TRANSPORTS:
+        for device in ([], LATER):
+            check(count, model, "--bind", "batch=3,seq=8", "--requests", "8", "--tensor", "2", "--stages", "2", "--microbatches", "3", *words, *device)
+
+
+def check_modern(count):
+    for path in sorted(glob.glob(os.path.join(MODERN, "*", "infer", "model.onnx"))):
+        for width in (2, 3, 4):
+            for stages in (1, 2, 4):
+                check(count, path, "--tensor", str(width), "--stages", str(stages), "--requests", "2")
+
+
+def main():
+    need_command()
+    count = Count()
+    check_schedules(count)
+    check_transports(count)
+    check_modern(count)
+    return count.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
