@@ -186,7 +186,8 @@ static void put_ids(opi_kv *pool, uint32_t sequence, const uint32_t *ids, uint32
 }
 
 opipe_status opi_kv_begin(opi_kv *pool, uint32_t sequence, const uint32_t *ids, uint32_t n_ids,
-                          uint64_t salt, uint32_t *out_n_reused, opipe_error *err) {
+                          uint64_t salt, uint32_t n_left, uint32_t *out_n_reused,
+                          opipe_error *err) {
   OPI_TRY(check_open(pool, sequence, false, err));
   if (n_ids == 0)
     return opi_fail(err, OPIPE_E_INVALID, "a sequence without tokens");
@@ -198,7 +199,7 @@ opipe_status opi_kv_begin(opi_kv *pool, uint32_t sequence, const uint32_t *ids, 
   uint32_t n_waking = 0; /* found pages that nobody holds: part of the room now */
   for (uint32_t i = 0; i < n_found; ++i)
     n_waking += pool->pages[table[i]].refs == 0;
-  if (n_new > opi_kv_room(pool) - n_waking)
+  if ((uint64_t)n_new + n_left > opi_kv_room(pool) - n_waking)
     return OPIPE_PENDING;
   for (uint32_t i = 0; i < n_found; ++i)
     hold(pool, table[i]);

@@ -52,10 +52,11 @@ typedef struct opi_page_copy {
 } opi_page_copy;
 
 /* Opens the closed sequence with pages for ids [n_ids > 0], all of them or none. *out_n_reused: so
- * many tokens are there already, a multiple of `page`, fewer than n_ids. PENDING: not enough pages
- * now, nothing has changed. Errors: those of opi_kv_check; STATE: it is open. */
+ * many tokens are there already, a multiple of `page`, fewer than n_ids. PENDING: fewer pages than
+ * that and n_left more can be had now, nothing has changed. Errors: those of opi_kv_check; STATE:
+ * it is open. */
 opipe_status opi_kv_begin(opi_kv *pool, uint32_t sequence, const uint32_t *ids, uint32_t n_ids,
-                          uint64_t salt, uint32_t *out_n_reused, opipe_error *err);
+                          uint64_t salt, uint32_t n_left, uint32_t *out_n_reused, opipe_error *err);
 /* Room for further ids [n_ids]. PENDING: as above. Errors: LIMIT: context; STATE: it is closed. */
 opipe_status opi_kv_append(opi_kv *pool, uint32_t sequence, const uint32_t *ids, uint32_t n_ids,
                            opi_page_copy *out_copy, opipe_error *err);

@@ -209,7 +209,7 @@ static opipe_status choose_too_much(void *ctx, uint32_t position, void *row, int
   return OPIPE_OK;
 }
 
-/* What was sampled before the row that failed stays. */
+/* Ids that were sampled before the row that failed stay. */
 static void test_an_id_that_does_not_exist_is_refused(void) {
   float logits[3][VOCAB] = {{0}};
   uint32_t ids[8] = {1, 1}, drafted[2] = {1, 1};

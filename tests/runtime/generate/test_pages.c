@@ -95,7 +95,7 @@ static void begin(world *w, uint32_t s, opi_test_random *random) {
   const uint64_t salt = opi_test_next(random) % 4 == 0;
   for (uint32_t i = 0; i < n; ++i) /* few beginnings, so that many are shared */
     ids[i] = (uint32_t)(opi_test_next(random) % 8 == 0);
-  const opipe_status status = opi_kv_begin(w->pool, s, ids, n, salt, &n_reused, &w->err);
+  const opipe_status status = opi_kv_begin(w->pool, s, ids, n, salt, 0, &n_reused, &w->err);
   const uint32_t n_pages = (n + w->params.page - 1) / w->params.page;
   if (n_pages > w->params.n_pages) {
     OPI_ASSERT_ERROR(status, OPIPE_E_LIMIT, &w->err, "pages");
@@ -218,7 +218,7 @@ static uint32_t begin_ids(world *w, uint32_t s, const char *text, uint64_t salt)
   const uint32_t n = (uint32_t)strlen(text);
   for (uint32_t i = 0; i < n; ++i)
     ids[i] = (uint32_t)text[i];
-  const opipe_status status = opi_kv_begin(w->pool, s, ids, n, salt, &n_reused, &w->err);
+  const opipe_status status = opi_kv_begin(w->pool, s, ids, n, salt, 0, &n_reused, &w->err);
   if (status == OPIPE_OK)
     opi_kv_commit(w->pool, s, n);
   return status == OPIPE_OK ? n_reused : 1000;
@@ -266,9 +266,15 @@ static void test_a_full_pool_changes_nothing(void) {
   static world w;
   opi_page_copy copy;
   const uint32_t ids[3] = {1, 2, 3};
+  uint32_t n_reused = 0;
   set_up(&w, 4, 3, true);
   OPI_ASSERT_INT(begin_ids(&w, 0, "abcdefghijk", 0), 0);
   OPI_ASSERT_INT(begin_ids(&w, 1, "a", 0), 1000);
+  opi_kv_end(w.pool, 0, true);
+  OPI_ASSERT_INT(opi_kv_begin(w.pool, 0, ids, 2, 0, 3, &n_reused, &w.err), OPIPE_PENDING);
+  OPI_ASSERT_OK(opi_kv_begin(w.pool, 1, ids, 2, 0, 2, &n_reused, &w.err), &w.err);
+  opi_kv_end(w.pool, 1, true);
+  OPI_ASSERT_INT(begin_ids(&w, 0, "abcdefghijk", 0), 8);
   OPI_ASSERT_OK(opi_kv_append(w.pool, 0, ids, 1, &copy, &w.err), &w.err);
   OPI_ASSERT_INT(opi_kv_append(w.pool, 0, ids, 1, &copy, &w.err), OPIPE_PENDING);
   OPI_ASSERT_INT(opi_kv_tokens(w.pool, 0), 12);
@@ -287,18 +293,18 @@ static void test_limits_are_refused_with_both_numbers(void) {
   opi_page_copy copy;
   uint64_t n_bytes = 0;
   set_up(&w, 4, 8, true);
-  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 41, 0, &n_reused, &w.err), OPIPE_E_LIMIT, &w.err,
+  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 41, 0, 0, &n_reused, &w.err), OPIPE_E_LIMIT, &w.err,
                    "a sequence of 41 tokens, the context has 40");
-  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 33, 0, &n_reused, &w.err), OPIPE_E_LIMIT, &w.err,
+  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 33, 0, 0, &n_reused, &w.err), OPIPE_E_LIMIT, &w.err,
                    "33 tokens takes 9 pages of 4 tokens, there are 8");
-  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 0, 0, &n_reused, &w.err), OPIPE_E_INVALID, &w.err,
-                   "without tokens");
+  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 0, 0, 0, &n_reused, &w.err), OPIPE_E_INVALID,
+                   &w.err, "without tokens");
   OPI_ASSERT_ERROR(opi_kv_append(w.pool, 0, ids, 1, &copy, &w.err), OPIPE_E_STATE, &w.err,
                    "sequence 0 is closed");
-  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 6, ids, 1, 0, &n_reused, &w.err), OPIPE_E_INVALID, &w.err,
-                   "sequence 6, the pool has 6");
-  OPI_ASSERT_OK(opi_kv_begin(w.pool, 0, ids, 32, 0, &n_reused, &w.err), &w.err);
-  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 1, 0, &n_reused, &w.err), OPIPE_E_STATE, &w.err,
+  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 6, ids, 1, 0, 0, &n_reused, &w.err), OPIPE_E_INVALID,
+                   &w.err, "sequence 6, the pool has 6");
+  OPI_ASSERT_OK(opi_kv_begin(w.pool, 0, ids, 32, 0, 0, &n_reused, &w.err), &w.err);
+  OPI_ASSERT_ERROR(opi_kv_begin(w.pool, 0, ids, 1, 0, 0, &n_reused, &w.err), OPIPE_E_STATE, &w.err,
                    "sequence 0 is open");
   OPI_ASSERT_ERROR(opi_kv_append(w.pool, 0, ids, 9, &copy, &w.err), OPIPE_E_LIMIT, &w.err,
                    "41 tokens, the context has 40");
