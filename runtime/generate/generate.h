@@ -68,4 +68,48 @@ opipe_status opi_sampling_read(const char *text, size_t n_bytes, uint32_t n_voca
 /* Checks every field, whoever filled them in; n_vocab 0: ids are not checked. */
 opipe_status opi_sampling_check(const opi_sampling *sampling, uint32_t n_vocab, opipe_error *err);
 
+/* ---- folders of ONNX Runtime GenAI ---- */
+
+enum { OPI_KEYS, OPI_VALUES, OPI_STORED };
+
+/* A text decoder by genai_config.json. Texts and lists are in the arena. */
+typedef struct opi_genai {
+  const char *type;
+  const char *const *files; /* [n_files] below the folder; several: decoder.pipeline, in order */
+  uint32_t n_files, n_layers, n_heads, n_kv_heads, head_size; /* 0: not said (but files, layers) */
+  uint32_t context, n_vocab, window;                          /* window 0: none */
+  uint32_t bos, pad;                                          /* ids; UINT32_MAX: none */
+  const char *input_ids, *attention_mask, *position_ids, *logits;
+  /* [n_layers] each: inputs and outputs by layer. past[OPI_VALUES] NULL: one tensor has both. */
+  const char *const *past[OPI_STORED], *const *present[OPI_STORED];
+  bool shares_buffer;
+  uint32_t min_length, max_length; /* tokens with the prompt; max_length at most context */
+  opi_sampling sampling;           /* the search defaults; its stops are the ids that end a text */
+} opi_genai;
+
+/* Reads a file's text; messages name it as `what`. Nothing is opened. Errors: LIMIT: depth or size;
+ * INVALID: a member; UNSUPPORTED: another kind of model or search; NOMEM. */
+opipe_status opi_genai_read(const char *text, uint64_t n_bytes, const char *what, opi_arena *arena,
+                            opi_genai *out, opipe_error *err);
+
+/* ---- traces of requests ---- */
+
+/* One line, a JSON object: "ids": [1, 2] or "prompt": "text"; "at": seconds (0 if absent); "salt";
+ * and the keys of sampling. */
+typedef struct opi_asked {
+  double at;
+  uint64_t salt;
+  uint32_t line, n_ids; /* line: from 1 on */
+  const uint32_t *ids;  /* [n_ids]; NULL: text is given */
+  const char *text;
+  opi_sampling sampling;
+} opi_asked;
+
+/* Reads JSON lines, empty ones left out, in order of arrival and then of lines; what a line does
+ * not say is as in `base`. n_vocab 0: ids are not checked. Errors: of opi_sampling_read, by line.
+ */
+opipe_status opi_asked_read(const char *text, uint64_t n_bytes, const char *what, uint32_t n_vocab,
+                            const opi_sampling *base, opi_arena *arena, opi_asked **out,
+                            uint32_t *out_n, opipe_error *err);
+
 #endif /* OPI_GENERATE_H */

@@ -82,11 +82,15 @@ static opipe_status refuse(const key_row *key, const char *value, opipe_error *e
                   opi_text_line(line, value), key->rule);
 }
 
+const char *opi_sampling_value(char text[OPI_VALUE_ROOM], const json_t *value) {
+  const size_t n = json_dumpb(value, text, OPI_VALUE_ROOM - 1, JSON_COMPACT | JSON_ENCODE_ANY);
+  text[n < OPI_VALUE_ROOM ? n : OPI_VALUE_ROOM - 1] = '\0';
+  return text;
+}
+
 static opipe_status refuse_json(const key_row *key, const json_t *value, opipe_error *err) {
-  char text[128];
-  const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_COMPACT | JSON_ENCODE_ANY);
-  text[n < sizeof text ? n : sizeof text - 1] = '\0';
-  return refuse(key, text, err);
+  char text[OPI_VALUE_ROOM];
+  return refuse(key, opi_sampling_value(text, value), err);
 }
 
 /* ---- setting one key ---- */
@@ -126,11 +130,20 @@ static opipe_status set_seed(const key_row *key, const json_t *value, opi_sampli
   return refuse_json(key, value, err);
 }
 
+/* Room for one element more in a list that grows by doubling; NULL: no memory. */
+static void *grown(opi_arena *arena, const void *list, uint32_t n, size_t size) {
+  if (n != 0 && (n & (n - 1)) != 0)
+    return (void *)(uintptr_t)list;
+  void *copy = opi_arena_array(arena, n == 0 ? 1 : 2 * (size_t)n, size);
+  if (copy != NULL && n != 0)
+    memcpy(copy, list, n * size);
+  return copy;
+}
+
 static opipe_status add_stop(const key_row *key, const json_t *value, opi_arena *arena,
                              opi_sampling *s, opipe_error *err) {
   const bool single = !json_is_array(value);
   const size_t n = single ? 1 : json_array_size(value);
-  opi_stop *stops = (opi_stop *)(uintptr_t)s->stops;
   if (s->n_stops == OPI_SAMPLING_STOPS) {
     return opi_fail(err, OPIPE_E_LIMIT, "stop has more than %d ids and sequences",
                     OPI_SAMPLING_STOPS);
@@ -141,11 +154,10 @@ static opipe_status add_stop(const key_row *key, const json_t *value, opi_arena 
     return opi_fail(err, OPIPE_E_LIMIT, "stop has a sequence of %zu ids, at most %d are possible",
                     n, OPI_SAMPLING_STOP_IDS);
   }
-  if (stops == NULL)
-    stops = OPI_ARENA_ARRAY(arena, opi_stop, OPI_SAMPLING_STOPS);
+  opi_stop *stops = grown(arena, s->stops, s->n_stops, sizeof *stops);
   uint32_t *ids = OPI_ARENA_ARRAY(arena, uint32_t, n);
   if (stops == NULL || ids == NULL)
-    return opi_fail_nomem(err, OPI_SAMPLING_STOPS * sizeof *stops, "stops");
+    return opi_fail_nomem(err, n * sizeof *ids, "stops");
   for (size_t i = 0; i < n; ++i) {
     const json_t *id = single ? value : json_array_get(value, i);
     if (!is_id(id))
@@ -160,7 +172,6 @@ static opipe_status add_stop(const key_row *key, const json_t *value, opi_arena 
 
 static opipe_status add_bias(const key_row *key, const char *id_text, const json_t *add,
                              opi_arena *arena, opi_sampling *s, opipe_error *err) {
-  opi_bias *biases = (opi_bias *)(uintptr_t)s->biases;
   uint64_t id = 0;
   if (s->n_biases == OPI_SAMPLING_BIASES)
     return opi_fail(err, OPIPE_E_LIMIT, "logit_bias has more than %d ids", OPI_SAMPLING_BIASES);
@@ -168,10 +179,9 @@ static opipe_status add_bias(const key_row *key, const char *id_text, const json
     return refuse(key, id_text, err);
   if (!json_is_number(add))
     return refuse_json(key, add, err);
+  opi_bias *biases = grown(arena, s->biases, s->n_biases, sizeof *biases);
   if (biases == NULL)
-    biases = OPI_ARENA_ARRAY(arena, opi_bias, OPI_SAMPLING_BIASES);
-  if (biases == NULL)
-    return opi_fail_nomem(err, OPI_SAMPLING_BIASES * sizeof *biases, "biases");
+    return opi_fail_nomem(err, (s->n_biases + 1) * sizeof *biases, "biases");
   biases[s->n_biases] = (opi_bias){(uint32_t)id, json_number_value(add)};
   s->biases = biases;
   ++s->n_biases;
