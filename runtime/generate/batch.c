@@ -12,13 +12,6 @@ typedef struct batch_layout {
   uint32_t context;
 } batch_layout;
 
-static bool place(uint64_t *io_bytes, uint64_t n, uint64_t m, uint64_t size, uint64_t *out_at) {
-  uint64_t bytes = 0;
-  *out_at = opi_align_up(*io_bytes, 8);
-  return !opi_mul_u64(n, m, &bytes) && !opi_mul_u64(bytes, size, &bytes) &&
-         !opi_add_u64(*out_at, bytes, io_bytes) && *io_bytes < UINT64_MAX / 2;
-}
-
 static opipe_status check_params(const opi_batch_params *p, opipe_error *err) {
   bool times = isfinite(p->key_time) && p->key_time >= 0 && isfinite(p->gap) && p->gap >= 0;
   for (uint32_t c = 0; c < OPI_PASS_CLASSES; ++c)
@@ -44,12 +37,12 @@ static opipe_status lay_out(const opi_batch_params *p, batch_layout *out, opipe_
   const uint64_t n = p->pool.n_sequences, slots = 2 * (uint64_t)p->groups;
   OPI_TRY(check_params(p, err));
   l.context = all < p->pool.context ? (uint32_t)all : p->pool.context;
-  if (!place(&l.n_bytes, n, 1, sizeof(opi_batch_sequence), &l.sequences) ||
-      !place(&l.n_bytes, slots, 1, sizeof(opi_pass), &l.passes) ||
-      !place(&l.n_bytes, slots, p->rows, sizeof(opi_pass_entry), &l.entries) ||
-      !place(&l.n_bytes, n, 1, sizeof(uint32_t), &l.chosen) ||
-      !place(&l.n_bytes, n, l.context, sizeof(uint32_t), &l.ids) ||
-      !place(&l.n_bytes, n, p->draft, sizeof(uint32_t), &l.drafts)) {
+  if (!opi_block_place(&l.n_bytes, n, 1, sizeof(opi_batch_sequence), &l.sequences) ||
+      !opi_block_place(&l.n_bytes, slots, 1, sizeof(opi_pass), &l.passes) ||
+      !opi_block_place(&l.n_bytes, slots, p->rows, sizeof(opi_pass_entry), &l.entries) ||
+      !opi_block_place(&l.n_bytes, n, 1, sizeof(uint32_t), &l.chosen) ||
+      !opi_block_place(&l.n_bytes, n, l.context, sizeof(uint32_t), &l.ids) ||
+      !opi_block_place(&l.n_bytes, n, p->draft, sizeof(uint32_t), &l.drafts)) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u sequences of %u tokens: their tables exceed memory",
                     p->pool.n_sequences, l.context);
   }

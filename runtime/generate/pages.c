@@ -13,13 +13,6 @@ typedef struct pool_layout {
   uint32_t table_room, n_buckets;
 } pool_layout;
 
-static bool place(uint64_t *io_bytes, uint64_t n, uint64_t size, uint64_t *out_at) {
-  uint64_t bytes = 0;
-  *out_at = opi_align_up(*io_bytes, 8);
-  return !opi_mul_u64(n, size, &bytes) && !opi_add_u64(*out_at, bytes, io_bytes) &&
-         *io_bytes < UINT64_MAX / 2;
-}
-
 static opipe_status lay_out(const opi_kv_params *p, pool_layout *out, opipe_error *err) {
   pool_layout l = {.n_bytes = sizeof(opi_kv), .n_buckets = 1};
   if (p->page == 0 || p->n_pages == 0 || p->n_pages > INT32_MAX || p->n_sequences == 0 ||
@@ -32,11 +25,11 @@ static opipe_status lay_out(const opi_kv_params *p, pool_layout *out, opipe_erro
   while (l.n_buckets < p->n_pages)
     l.n_buckets *= 2;
   l.table_room = (p->context - 1) / p->page + 1;
-  if (!place(&l.n_bytes, (uint64_t)p->n_pages + 1, sizeof(opi_kv_page), &l.pages) ||
-      !place(&l.n_bytes, p->n_sequences, sizeof(opi_kv_sequence), &l.sequences) ||
-      !place(&l.n_bytes, (uint64_t)p->n_sequences * l.table_room, sizeof(uint32_t), &l.tables) ||
-      !place(&l.n_bytes, (uint64_t)p->n_pages * p->page, sizeof(uint32_t), &l.ids) ||
-      !place(&l.n_bytes, l.n_buckets, sizeof(uint32_t), &l.buckets)) {
+  if (!opi_block_place(&l.n_bytes, (uint64_t)p->n_pages + 1, 1, sizeof(opi_kv_page), &l.pages) ||
+      !opi_block_place(&l.n_bytes, p->n_sequences, 1, sizeof(opi_kv_sequence), &l.sequences) ||
+      !opi_block_place(&l.n_bytes, p->n_sequences, l.table_room, sizeof(uint32_t), &l.tables) ||
+      !opi_block_place(&l.n_bytes, p->n_pages, p->page, sizeof(uint32_t), &l.ids) ||
+      !opi_block_place(&l.n_bytes, l.n_buckets, 1, sizeof(uint32_t), &l.buckets)) {
     return opi_fail(err, OPIPE_E_LIMIT, "a pool of %u pages of %u tokens: its tables exceed memory",
                     p->n_pages, p->page);
   }

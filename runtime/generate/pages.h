@@ -78,6 +78,16 @@ uint32_t opi_kv_tokens(const opi_kv *pool, uint32_t sequence);
 /* Pages that can be had without ending a sequence. */
 uint32_t opi_kv_room(const opi_kv *pool);
 
+/* Adds an array [n, m] of elements of `size` bytes to the layout of a block of *io_bytes; *out_at:
+ * its offset. False: the block exceeds memory. */
+static inline bool opi_block_place(uint64_t *io_bytes, uint64_t n, uint64_t m, uint64_t size,
+                                   uint64_t *out_at) {
+  uint64_t bytes = 0;
+  *out_at = opi_align_up(*io_bytes, 8);
+  return !opi_mul_u64(n, m, &bytes) && !opi_mul_u64(bytes, size, &bytes) &&
+         !opi_add_u64(*out_at, bytes, io_bytes) && *io_bytes < UINT64_MAX / 2;
+}
+
 typedef struct opi_kv_counts {
   uint64_t asked_tokens, reused_tokens; /* of opi_kv_begin */
   uint64_t evicted;                     /* pages that were kept for reuse */

@@ -95,17 +95,20 @@ static opipe_status load(opi_sampler *s, const opi_logits *row, opipe_error *err
 
 /* ---- scores ---- */
 
+/* Ids without a logit, as of a vocabulary that is larger than its head, are passed over here and
+ * below. */
 static void add_biases(opi_sampler *s, const opi_sampling *how, const opi_logits *row) {
-  for (uint32_t i = 0; i < how->n_biases; ++i)
-    s->scores[how->biases[i].id] += how->biases[i].add;
+  for (uint32_t i = 0; i < how->n_biases; ++i) {
+    if (how->biases[i].id < s->n_vocab)
+      s->scores[how->biases[i].id] += how->biases[i].add;
+  }
   for (uint32_t i = 0; row->n_ids - row->n_prompt < how->min_tokens && i < how->n_stops; ++i) {
-    if (how->stops[i].n == 1)
+    if (how->stops[i].n == 1 && how->stops[i].ids[0] < s->n_vocab)
       s->scores[how->stops[i].ids[0]] = -INFINITY;
   }
 }
 
-/* Every id counts once. Ids without a logit, as of a vocabulary that is larger than its head, are
- * passed over here and below. */
+/* Every id counts once. */
 static void penalise_repetition(opi_sampler *s, double penalty, const opi_logits *row) {
   for (uint32_t i = 0; i < row->n_ids; ++i) {
     const uint32_t id = row->ids[i];

@@ -257,11 +257,11 @@ static void test_draws_follow_the_probabilities(void) {
   for (uint32_t counted = 0; counted < 3; ++counted) {
     bench b;
     set_up(&b, 16);
-    const double all = chi_square(&b, logits, 16, counted);
-    OPI_ASSERT_OK_FATAL(read(&b, "top_k=8,temperature=0.8"), &b.err);
-    const double some = chi_square(&b, logits, 16, counted);
-    if (!(all < 44.3 && some < 29.9) || all < 2.5 || some < 0.4)
-      OPI_FAIL("chi-square %g of 15 degrees, %g of 7", all, some);
+    if (counted > 0)
+      OPI_ASSERT_OK_FATAL(read(&b, "top_k=8,temperature=0.8"), &b.err);
+    const double chi = chi_square(&b, logits, 16, counted);
+    if (!(chi < (counted > 0 ? 29.9 : 44.3) && chi > (counted > 0 ? 0.4 : 2.5)))
+      OPI_FAIL("chi-square %g of %d degrees", chi, counted > 0 ? 7 : 15);
     tear_down(&b);
   }
 }
