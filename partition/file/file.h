@@ -6,6 +6,7 @@
 
 #include <opipe/host.h>
 
+#include "loader/shard/shard.h"
 #include "partition/plan/env.h"
 
 opipe_status opi_plan_write(const opi_plan *plan, opipe_write_fn write, void *ctx,
@@ -25,5 +26,9 @@ void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]);
  * "play". */
 opipe_status opi_plan_read_alone(const opipe_allocator *allocator, const void *json,
                                  uint64_t n_bytes, opi_plan **out_plan, opipe_error *err);
+
+/* XXH3-128 of how a graph is divided: the members' parts of every parameter, input and output, and
+ * their collectives. */
+void opi_shards_print(const opi_shards *shards, uint64_t out_print[2]);
 
 #endif /* OPI_FILE_H */

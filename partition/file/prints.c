@@ -111,3 +111,53 @@ opipe_status opi_plan_hash(opi_plan *plan, opipe_error *err) {
   plan->hash[1] = hash.low64;
   return OPIPE_OK;
 }
+
+/* ---- tensor groups ---- */
+
+static void add_parts(XXH3_state_t *state, const opi_shard_part *parts, uint32_t n) {
+  add_u64(state, n);
+  for (uint32_t i = 0; i < n; ++i) {
+    add_text(state, parts[i].name);
+    add_u64(state, (uint64_t)(int64_t)parts[i].axis);
+    add_u64(state, parts[i].flags);
+    add_u64(state, parts[i].n_runs);
+    for (uint32_t k = 0; k < parts[i].n_runs; ++k) {
+      add_u64(state, (uint64_t)parts[i].runs[k].first);
+      add_u64(state, (uint64_t)parts[i].runs[k].n);
+    }
+  }
+}
+
+/* In graph order, which does not depend on the stages. */
+static void add_collectives(XXH3_state_t *state, const opi_graph *graph) {
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    opi_collective how;
+    if (!opi_collective_of(graph, &graph->nodes[n], &how))
+      continue;
+    add_text(state, graph->values[graph->nodes[n].in[0]].name);
+    add_u64(state, how.kind);
+    add_u64(state, how.dtype);
+    add_u64(state, (uint64_t)(int64_t)how.axis);
+    for (uint32_t k = 0; k < how.n_parts; ++k)
+      add_u64(state, (uint64_t)how.parts[k]);
+  }
+}
+
+void opi_shards_print(const opi_shards *shards, uint64_t out_print[2]) {
+  XXH3_state_t state;
+  XXH3_INITSTATE(&state);
+  (void)XXH3_128bits_reset(&state);
+  for (uint32_t r = 0; r < shards->width; ++r) {
+    const opi_shard_member *m = &shards->members[r];
+    add_parts(&state, m->params, m->n_params);
+    add_parts(&state, m->inputs, m->n_inputs);
+    add_parts(&state, m->outputs, m->n_outputs);
+    add_u64(&state, m->n_sums);
+    for (uint32_t i = 0; i < m->n_sums; ++i)
+      add_text(&state, m->bound->graph->values[m->sums[i]].name);
+    add_collectives(&state, m->bound->graph);
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
+  out_print[0] = hash.high64;
+  out_print[1] = hash.low64;
+}

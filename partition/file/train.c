@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "partition/file/outline.h"
 #include "partition/plan/spec.h"
 
 static const char *const WHAT = "the plan's replicas or training";
@@ -126,8 +127,11 @@ static void write_slices(opi_text *t, const opi_decision *plan) {
 
 /* Plans with tensor groups only. */
 void opi_json_write_tensor(opi_text *t, const opi_decision *plan) {
-  if (opi_plan_width(plan) > 1)
-    opi_text_printf(t, "  \"tensor\": {\"width\": %u},\n", plan->width);
+  if (opi_plan_width(plan) > 1) {
+    opi_text_printf(t,
+                    "  \"tensor\": {\"width\": %u, \"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
+                    plan->width, plan->parts_print[0], plan->parts_print[1]);
+  }
 }
 
 void opi_json_write_train(opi_text *t, const opi_plan *plan, bool decisions) {
@@ -454,6 +458,7 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
 opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *object = json_object_get(root, "tensor");
   opi_decision *decided = &plan->decided;
+  const char *print = NULL;
   if (object == NULL)
     return OPIPE_OK;
   OPI_TRY(read_u32(object, "width", UINT32_MAX, &decided->width, err));
@@ -463,5 +468,8 @@ opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_erro
                     "these",
                     WHAT, decided->width, decided->width == 1 ? "" : "s", decided->n_ranks);
   }
-  return OPIPE_OK;
+  if (json_object_get(root, "hash") == NULL)
+    return OPIPE_OK; /* edited decisions: made anew */
+  OPI_TRY(opi_json_get_string(object, WHAT, "parts", &print, err));
+  return opi_json_read_print(print, decided->parts_print, err);
 }

@@ -44,7 +44,7 @@ static opipe_status add_meeting(opi_listing *l, const opi_group_meeting *from,
   opi_lists *lists = l->lists;
   const uint32_t width = opi_plan_width(l->plan->whole);
   uint32_t *ranks = OPI_ARENA_ARRAY(&lists->arena, uint32_t, width);
-  if (ranks == NULL || !opi_arena_grow(&lists->arena, (void **)&lists->meetings, &l->room_meetings,
+  if (ranks == NULL || !opi_arena_grow(&lists->arena, (void **)&lists->meetings, &l->groups.room,
                                        lists->n_meetings + 1, sizeof *lists->meetings))
     return opi_fail_nomem(l->err, sizeof *lists->meetings, "sums");
   for (uint32_t k = 0; k < width; ++k)
@@ -71,7 +71,7 @@ static void follow_members(opi_listing *l) {
   for (uint32_t rank = 0; rank < plan->n_ranks; ++rank) {
     const uint32_t first = plan->rank_first[rank], of = plan->rank_first[rank - rank % width];
     for (uint32_t a = first; rank % width != 0 && a < plan->rank_first[rank + 1]; ++a)
-      l->meeting_at[a] = l->meeting_at[of + a - first];
+      l->groups.meeting_at[a] = l->groups.meeting_at[of + a - first];
   }
 }
 
@@ -80,10 +80,10 @@ opipe_status opi_listing_group_sums(opi_listing *l) {
   const uint32_t width = opi_plan_width(plan->whole);
   if (width == 1)
     return OPIPE_OK;
-  l->meeting_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)plan->n_actions + 1);
-  if (l->meeting_at == NULL)
+  l->groups.meeting_at = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)plan->n_actions + 1);
+  if (l->groups.meeting_at == NULL)
     return opi_fail_nomem(l->err, plan->n_actions * sizeof(uint32_t), "sums");
-  memset(l->meeting_at, 0xff, plan->n_actions * sizeof(uint32_t));
+  memset(l->groups.meeting_at, 0xff, plan->n_actions * sizeof(uint32_t));
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const opi_cut *cut = l->cuts[opi_row_class_of(plan->whole, action->microbatch)];
@@ -91,7 +91,7 @@ opipe_status opi_listing_group_sums(opi_listing *l) {
         action->rank % width == 0 ? meeting_of(cut, plan, action) : NULL;
     if (from == NULL)
       continue;
-    l->meeting_at[a] = l->lists->n_meetings;
+    l->groups.meeting_at[a] = l->lists->n_meetings;
     OPI_TRY(add_meeting(l, from, action));
   }
   follow_members(l);

@@ -42,6 +42,13 @@ typedef struct opi_reduction {
   uint32_t meeting; /* OPIPE_NONE: all replicas are on one rank */
 } opi_reduction;
 
+/* Meetings of tensor groups. */
+typedef struct opi_group_sums {
+  uint32_t *meeting_at; /* [n_actions] of odd places; OPIPE_NONE: nothing is summed. NULL: no tensor
+                           groups */
+  uint32_t room;        /* of all the lists' meetings */
+} opi_group_sums;
+
 typedef struct opi_listing {
   const opi_piece_plan *plan;
   const opi_cut *cut;
@@ -58,11 +65,10 @@ typedef struct opi_listing {
   opi_bucket sends, recvs, posts, routes; /* routes: by source stage */
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
-  uint32_t *meeting_at;      /* [n_actions] of odd places: the members' meeting; OPIPE_NONE: nothing
-                                is summed. NULL: no tensor groups */
-  opi_bucket reductions_at;  /* by action; n_actions + rank: the tail */
-  opi_bucket ends;           /* by rank, strict: messages with an end on the rank, by time */
-  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains, room_meetings;
+  opi_group_sums groups;
+  opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
+  opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
+  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
   uint32_t n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;

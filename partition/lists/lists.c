@@ -146,7 +146,7 @@ static bool has_cell(const opi_listing *l, const opipe_action *action, bool outp
  * itself with member 0's record: the stretches before, of all members, have run, and no member has
  * sent or stored results yet. */
 static opipe_status add_sums(opi_listing *l, uint32_t a) {
-  const uint32_t meeting = l->meeting_at == NULL ? OPIPE_NONE : l->meeting_at[a];
+  const uint32_t meeting = l->groups.meeting_at == NULL ? OPIPE_NONE : l->groups.meeting_at[a];
   const opipe_action *action = &l->plan->actions[a];
   const uint32_t width = opi_plan_width(l->plan->whole);
   if (meeting == OPIPE_NONE || (l->reference && action->stage % width != 0))

@@ -31,15 +31,23 @@ static int by_last(const void *x, const void *y) {
 /* The action after which an instance's sum stands, or its rank's tail. */
 static uint32_t key_of(const opi_listing *l, uint32_t instance) {
   const opi_piece_plan *plan = l->plan;
+  const uint32_t rank = plan->instance_rank[instance], width = opi_plan_width(plan->whole);
   const uint32_t after = l->reference ? OPIPE_NONE : plan->reduce_after[plan->whole_of[instance]];
-  return after == OPIPE_NONE ? plan->n_actions + plan->instance_rank[instance] : after;
+  if (after == OPIPE_NONE || width == 1)
+    return after == OPIPE_NONE ? plan->n_actions + rank : after;
+  /* the last of the record's places, in the member's list */
+  const uint32_t n_places = plan->n_pieces / width;
+  const uint32_t k = after - plan->whole->rank_first[rank - rank % width];
+  return plan->rank_first[rank] + (k + 1) * n_places - 1;
 }
 
-/* Whether the piece is the first of its instance. */
+/* Whether the piece is the first of its instance, or of a member's. */
 static bool is_first_piece(const opi_listing *l, uint32_t instance) {
   const uint32_t n = l->plan->n_replicas;
   for (uint32_t v = instance / n / l->plan->n_pieces * l->plan->n_pieces; v < instance / n; ++v) {
-    if (l->plan->whole_of[v * n + instance % n] == l->plan->whole_of[instance])
+    const uint32_t other = v * n + instance % n;
+    if (l->plan->whole_of[other] == l->plan->whole_of[instance] &&
+        l->plan->instance_rank[other] == l->plan->instance_rank[instance])
       return false;
   }
   return true;
@@ -141,7 +149,7 @@ static opipe_status add_meeting(sum_placing *p, uint32_t k) {
 static opipe_status list_meetings(sum_placing *p) {
   opi_lists *lists = p->l->lists;
   const uint32_t n = lists->n_meetings + p->n_stages;
-  if (!opi_arena_grow(&lists->arena, (void **)&lists->meetings, &p->l->room_meetings, n,
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->meetings, &p->l->groups.room, n,
                       sizeof *lists->meetings))
     return opi_fail_nomem(p->l->err, n * sizeof *lists->meetings, "sums");
   for (uint32_t k = 0; k < p->n_stages; ++k)

@@ -278,7 +278,7 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
     opi_text_printf(t, "stage %u: %u collective%s of a micro-batch, ", s, g->n_forward,
                     g->n_forward == 1 ? "" : "s");
     bytes_text(t, g->forward_bytes);
-    if (opi_plan_trains(&plan->decided)) {
+    if (g->n_backward != 0) {
       opi_text_printf(t, "; backward %u, ", g->n_backward);
       bytes_text(t, g->backward_bytes);
     }

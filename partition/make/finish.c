@@ -208,11 +208,14 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
 
 /* Stash bytes that one micro-batch leaves on the rank. */
 static uint64_t stash_of_one(const opi_plan *plan, uint32_t rank) {
+  const uint32_t first = rank - rank % opi_plan_width(&plan->decided);
   uint64_t most = 0;
   for (uint32_t k = 0; k < plan->decided.n_replicas; ++k) {
     uint64_t sum = 0;
-    for (uint32_t s = 0; s < plan->decided.n_stages; ++s)
-      sum += opi_plan_rank(&plan->decided, s, k) == rank ? plan->predicted.stage_stash_bytes[s] : 0;
+    for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
+      const bool here = opi_plan_rank(&plan->decided, s, k) == first;
+      sum += here ? plan->predicted.stage_stash_bytes[s] : 0;
+    }
     most = sum > most ? sum : most;
   }
   return most;
@@ -303,6 +306,7 @@ static opipe_status finish_all(finish *f) {
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
+  OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));

@@ -9,6 +9,7 @@
 #include "partition/make/devices.h"
 #include "partition/make/making.h"
 #include "partition/make/tensor.h"
+#include "partition/make/work.h"
 #include "partition/memory/caps.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
@@ -275,7 +276,7 @@ static opipe_status add_backwards(planner *p) {
   if (p->forward_ns == NULL || p->input_ns == NULL || p->weight_ns == NULL ||
       times->input_ns == NULL || times->weight_ns == NULL)
     return opi_fail_nomem(p->err, n * sizeof(double *), "costs");
-  OPI_TRY(opi_train_gradient(&p->plan->decided, p->env->model, p->bound, NULL, NULL, NULL,
+  OPI_TRY(opi_train_gradient(&p->plan->decided, p->env->model, p->bound, NULL, NULL, NULL, NULL,
                              p->env->bind, &p->training, p->err));
   OPI_TRY(opi_train_choose(p->plan, p->training, p->err));
   for (uint32_t r = 0; r < n; ++r)
@@ -309,32 +310,6 @@ static void train_times(planner *p) {
   }
 }
 
-static void multiply(double *io_ns, const double *shares, uint32_t n) {
-  for (uint32_t i = 0; i < n; ++i)
-    io_ns[i] *= shares[i];
-}
-
-/* Costs of a tensor group's stage are those of its member that has most. */
-static opipe_status share_costs(planner *p) {
-  const opi_decision *plan = &p->plan->decided;
-  const uint32_t n = p->bound->graph->n_nodes;
-  double *shares = OPI_ARENA_ARRAY(&p->scratch, double, n);
-  if (shares == NULL)
-    return opi_fail_nomem(p->err, n * sizeof *shares, "costs");
-  OPI_TRY(opi_tensor_shares(plan, p->bound, p->env->bind, p->making.facts, shares, p->err));
-  for (uint32_t r = 0; r < plan->n_ranks; ++r) {
-    if (p->profile_owner[r] != r)
-      continue;
-    multiply(p->profiles[r]->node_ns, shares, n);
-    if (p->spec == NULL)
-      continue;
-    multiply(p->forward_ns[r], shares, n);
-    multiply(p->input_ns[r], shares, n);
-    multiply(p->weight_ns[r], shares, n);
-  }
-  return OPIPE_OK;
-}
-
 static opipe_status profile_ranks(planner *p) {
   const opi_decision *plan = &p->plan->decided;
   p->profiles = OPI_ARENA_ARRAY(&p->scratch, opi_profile *, plan->n_ranks);
@@ -346,7 +321,14 @@ static opipe_status profile_ranks(planner *p) {
   OPI_TRY(opi_taken_somewhere(plan, p->bound->graph, p->profiles, p->err));
   p->plan->predicted.cost_kind = p->params->cost;
   OPI_TRY(add_backwards(p));
-  return opi_plan_width(plan) > 1 ? share_costs(p) : OPIPE_OK;
+  const opi_tensor_costs costs = {plan,
+                                  p->bound,
+                                  p->env->bind,
+                                  p->making.facts,
+                                  p->profiles,
+                                  p->profile_owner,
+                                  {p->forward_ns, p->input_ns, p->weight_ns}};
+  return opi_plan_width(plan) > 1 ? opi_tensor_share_costs(&costs, p->err) : OPIPE_OK;
 }
 
 /* ---- the cut ---- */
@@ -401,29 +383,6 @@ static double lower_bound(const planner *p) {
   return sum > largest ? sum : largest;
 }
 
-static double given_ns(const double *stages, double alike, uint32_t stage) {
-  return (stages == NULL ? alike : stages[stage]) * 1e6;
-}
-
-/* Replaces modelled times by the caller's: profiles of their own, or devices that only sleep. */
-static void take_given_times(planner *p) {
-  const opi_decision *plan = &p->plan->decided;
-  opi_stage_times *times = &p->plan->predicted.times;
-  const opi_costs *costs = p->env->costs;
-  double sum = 0;
-  for (uint32_t s = 0; s < plan->n_stages; ++s) {
-    times->stage_ns[s] = given_ns(costs->stage_forward, costs->forward, s);
-    sum += times->stage_ns[s];
-    if (p->spec == NULL)
-      continue;
-    times->input_ns[s] = given_ns(costs->stage_input, costs->input, s);
-    times->weight_ns[s] = given_ns(costs->stage_weight, costs->weight, s);
-    sum += times->input_ns[s] + times->weight_ns[s];
-  }
-  p->plan->predicted.bound_ns = sum / (plan->n_ranks / opi_plan_width(plan));
-  p->plan->predicted.cost_kind = OPI_COST_GIVEN;
-}
-
 /* Exchanges the devices' decided options with those that were given. */
 static void swap_options(planner *p) {
   for (uint32_t r = 0; r < p->plan->decided.n_ranks; ++r) {
@@ -460,7 +419,7 @@ static opipe_status finish_cut(void *ctx, const opi_cut_problem *problem, opipe_
   else if (p->plan->decided.shares != NULL)
     forward_times(p);
   if (p->env->costs != NULL)
-    take_given_times(p);
+    opi_plan_given_times(p->plan, p->env->costs);
   return finish(p, err);
 }
 

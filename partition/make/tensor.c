@@ -2,11 +2,13 @@
 /* See tensor.h. */
 #include "partition/make/tensor.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "loader/ops/op.h"
+#include "partition/file/file.h"
 
-/* ---- what may be asked ---- */
+/* ---- refusals ---- */
 
 opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err) {
   const uint32_t width = params->tensor == 0 ? 1 : params->tensor;
@@ -61,36 +63,59 @@ static void add_member(const rates *r, const opi_shard_member *member, double *o
   }
 }
 
-opipe_status opi_tensor_shares(const opi_decision *plan, const opi_bound *bound,
-                               const opi_bind_options *base, const opi_device_facts *facts,
-                               double *out_shares, opipe_error *err) {
-  const opi_graph *g = bound->graph;
-  const rates by = {&facts[0], plan->devices[0].threads};
-  const opi_shard_wish wish = {.width = opi_plan_width(plan),
+/* The share of the time of every node of the whole graph that a member takes: out [n_nodes], of the
+ * member for which it takes longest. Nodes that read and write parts count with those that they
+ * were made for. */
+static opipe_status find_shares(const opi_tensor_costs *c, double *out, opipe_error *err) {
+  const opi_graph *g = c->bound->graph;
+  const rates by = {&c->facts[0], c->plan->devices[0].threads};
+  const opi_shard_wish wish = {.width = opi_plan_width(c->plan),
                                .flags = OPI_SHARD_BARE,
-                               .evaluator = base->evaluator,
-                               .allocator = plan->allocator};
+                               .evaluator = c->base->evaluator,
+                               .allocator = c->plan->allocator};
   opi_shards *shards = NULL;
-  double *own = opi_alloc_zero(plan->allocator, g->n_nodes + 1u, sizeof *own);
+  double *own = opi_alloc_zero(c->plan->allocator, g->n_nodes + 1u, sizeof *own);
   opipe_status status = own == NULL ? opi_fail_nomem(err, g->n_nodes * sizeof *own, "costs")
-                                    : opi_shard(bound, &wish, &shards, err);
-  for (uint32_t n = 0; n < g->n_nodes; ++n)
-    out_shares[n] = 0;
+                                    : opi_shard(c->bound, &wish, &shards, err);
   for (uint32_t k = 0; status == OPIPE_OK && k < wish.width; ++k) {
     memset(own, 0, g->n_nodes * sizeof *own);
     add_member(&by, &shards->members[k], own);
     for (uint32_t n = 0; n < g->n_nodes; ++n) {
       const double whole = node_ns(&by, g, &g->nodes[n]);
       const double share = whole > 0 ? own[n] / whole : 1;
-      out_shares[n] = share > out_shares[n] ? share : out_shares[n];
+      out[n] = share > out[n] ? share : out[n];
     }
   }
   opi_shards_free(shards);
-  opi_free(plan->allocator, own, (g->n_nodes + 1u) * sizeof *own);
+  opi_free(c->plan->allocator, own, (g->n_nodes + 1u) * sizeof *own);
   return status;
 }
 
-/* ---- what people are told ---- */
+static void multiply(double *io_ns, const double *shares, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i)
+    io_ns[i] *= shares[i];
+}
+
+opipe_status opi_tensor_share_costs(const opi_tensor_costs *c, opipe_error *err) {
+  const uint32_t n = c->bound->graph->n_nodes;
+  double *shares = opi_alloc_zero(c->plan->allocator, n + 1u, sizeof *shares);
+  if (shares == NULL)
+    return opi_fail_nomem(err, n * sizeof *shares, "costs");
+  const opipe_status status = find_shares(c, shares, err);
+  for (uint32_t r = 0; status == OPIPE_OK && r < c->plan->n_ranks; ++r) {
+    if (c->owner[r] != r)
+      continue;
+    multiply(c->profiles[r]->node_ns, shares, n);
+    for (uint32_t k = 0; k < OPI_COUNT(c->passes_ns); ++k) {
+      if (c->passes_ns[k] != NULL)
+        multiply(c->passes_ns[k][r], shares, n);
+    }
+  }
+  opi_free(c->plan->allocator, shares, (n + 1u) * sizeof *shares);
+  return status;
+}
+
+/* ---- descriptions ---- */
 
 /* The larger row class counts, for each of a stage's meetings. */
 static opipe_status tell_stages(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
@@ -125,6 +150,23 @@ static opipe_status tell_whole(opi_plan *plan, const opi_shards *shards, opipe_e
   }
   plan->predicted.whole = whole;
   plan->predicted.n_whole = n;
+  return OPIPE_OK;
+}
+
+opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err) {
+  uint64_t print[2] = {0, 0};
+  uint64_t *of = plan->parts_print;
+  if (model->n_members == 1)
+    return OPIPE_OK;
+  opi_shards_print(model->variants[model->base].shards, print);
+  if ((of[0] != 0 || of[1] != 0) && (of[0] != print[0] || of[1] != print[1])) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "the plan divides parameters among %u members by %016" PRIx64 "%016" PRIx64
+                    ", the model here by %016" PRIx64 "%016" PRIx64 ": it must be planned anew",
+                    plan->width, of[0], of[1], print[0], print[1]);
+  }
+  of[0] = print[0];
+  of[1] = print[1];
   return OPIPE_OK;
 }
 

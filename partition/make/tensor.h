@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor groups while a plan is made: what may be asked, and the costs of a member's nodes. */
+/* Tensor groups while a plan is made: refusals, the costs of a member's nodes, descriptions. */
 #ifndef OPI_MAKE_TENSOR_H
 #define OPI_MAKE_TENSOR_H
 
+#include "partition/cost/profile.h"
 #include "partition/plan/env.h"
 #include "partition/program/model.h"
 
@@ -11,13 +12,23 @@ opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err)
 /* Members compute the same bits only on like devices. Errors: INVALID names what differs. */
 opipe_status opi_tensor_devices(const opi_decision *plan, opipe_error *err);
 
-/* A member's share of the time of every node of the whole graph: of the member for which it takes
- * longest, by the rates of rank 0's device; nodes that read and write parts are counted with those
- * that they were made for. out_shares [n_nodes]. Errors: UNSUPPORTED, nothing can be divided. */
-opipe_status opi_tensor_shares(const opi_decision *plan, const opi_bound *bound,
-                               const opi_bind_options *base, const opi_device_facts *facts,
-                               double *out_shares, opipe_error *err);
+/* Costs of the whole graph's nodes, by rank. All borrowed. */
+typedef struct opi_tensor_costs {
+  const opi_decision *plan;
+  const opi_bound *bound;
+  const opi_bind_options *base;
+  const opi_device_facts *facts; /* [n_ranks] */
+  opi_profile *const *profiles;  /* [n_ranks] */
+  const uint32_t *owner;         /* [n_ranks] the rank whose profile and costs it shares */
+  double *const *passes_ns[3];   /* [n_ranks][n_nodes] of F, I, W; NULL: forward plans */
+} opi_tensor_costs;
 
+/* Scales the costs to those of the member for which a node takes longest, by the rates of rank 0's
+ * device. */
+opipe_status opi_tensor_share_costs(const opi_tensor_costs *costs, opipe_error *err);
+
+/* Notes how the graph is divided, or compares it with what the plan says. Errors: INVALID, both. */
+opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err);
 /* Notes the collectives of every stage and the nodes that stay whole. */
 opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
 

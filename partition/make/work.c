@@ -19,7 +19,7 @@ static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) 
   uint32_t most = 0;
   const bool groups = model->n_members > 1 && variant->slices[0].training == NULL;
   for (uint32_t k = 0; k < (model->n_slices == 0 ? 1 : model->n_slices); ++k) {
-    /* what all members compute counts once */
+    /* nodes of all members count once */
     const opi_graph *g = groups ? variant->bound->graph : variant->slices[k].graph;
     for (uint32_t n = 0; n < g->n_nodes; ++n) {
       opi_work work = {0, 0};
@@ -60,6 +60,29 @@ void opi_plan_count_work(opi_plan *plan, const opi_device_facts *facts,
   plan->predicted.flops = microbatch_flops(model, &dtype) * times;
   if (facts != NULL)
     plan->predicted.peak_flops = peak_flops(&plan->decided, facts, dtype);
+}
+
+/* ---- given times ---- */
+
+static double given_ns(const double *stages, double alike, uint32_t stage) {
+  return (stages == NULL ? alike : stages[stage]) * 1e6;
+}
+
+void opi_plan_given_times(opi_plan *plan, const opi_costs *costs) {
+  const opi_decision *decided = &plan->decided;
+  opi_stage_times *times = &plan->predicted.times;
+  double sum = 0;
+  for (uint32_t s = 0; s < decided->n_stages; ++s) {
+    times->stage_ns[s] = given_ns(costs->stage_forward, costs->forward, s);
+    sum += times->stage_ns[s];
+    if (times->input_ns == NULL) /* a forward plan */
+      continue;
+    times->input_ns[s] = given_ns(costs->stage_input, costs->input, s);
+    times->weight_ns[s] = given_ns(costs->stage_weight, costs->weight, s);
+    sum += times->input_ns[s] + times->weight_ns[s];
+  }
+  plan->predicted.bound_ns = sum / (decided->n_ranks / opi_plan_width(decided));
+  plan->predicted.cost_kind = OPI_COST_GIVEN;
 }
 
 /* ---- weights of few bits ---- */

@@ -4,6 +4,7 @@
 #define OPI_WORK_H
 
 #include "partition/program/model.h"
+#include "partition/schedule/events.h"
 
 /* Sets the predicted flops of the plan's graphs, `model`, and the devices' peak if `facts`
  * [n_ranks] is not NULL. */
@@ -13,5 +14,9 @@ void opi_plan_count_work(opi_plan *plan, const opi_device_facts *facts, const op
  * unpack (OPI_KIND_UNPACK).
  */
 opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model, opipe_error *err);
+
+/* Replaces modelled times of stages by the caller's, in ms: profiles of their own, or devices that
+ * only sleep. */
+void opi_plan_given_times(opi_plan *plan, const opi_costs *costs);
 
 #endif /* OPI_WORK_H */

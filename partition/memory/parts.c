@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See parts.h. The parts are the stages of a plan of their own, each on a rank of its own,
- * predicted as any plan is. A run is the sum of its parts, minus what they share. */
+ * predicted as any plan is. A run is the sum of its parts, minus what they share. In tensor groups
+ * member 0 counts, which has most. */
 #include "partition/memory/parts.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@
 typedef struct parts {
   const opi_decision *plan; /* its stages are the parts */
   const opi_cut_model *model;
-  const opi_memory *memory; /* [n_parts] */
+  const opi_memory *memory; /* [n_parts * width] by rank */
   uint32_t **slots;         /* [n_parts] of the parameter table */
   uint32_t *n_slots;        /* [n_parts] */
   uint32_t *slot_seen;      /* [n_params] the run's first part + 1 */
@@ -23,14 +24,15 @@ typedef struct parts {
 
 static opipe_status repeat_device(const opi_decision *from, uint32_t rank, uint32_t n,
                                   opi_arena *scratch, opi_decision *plan, opipe_error *err) {
-  opi_device_spec *devices = OPI_ARENA_ARRAY(scratch, opi_device_spec, n);
+  const uint32_t width = opi_plan_width(from);
+  opi_device_spec *devices = OPI_ARENA_ARRAY(scratch, opi_device_spec, (size_t)n * width);
   plan->instance_rank = OPI_ARENA_ARRAY(scratch, uint32_t, n);
   if (devices == NULL || plan->instance_rank == NULL)
     return opi_fail_nomem(err, n * sizeof *devices, "parts of a model");
-  for (uint32_t i = 0; i < n; ++i) {
+  for (uint32_t i = 0; i < n * width; ++i)
     devices[i] = from->devices[rank];
-    plan->instance_rank[i] = i;
-  }
+  for (uint32_t i = 0; i < n; ++i)
+    plan->instance_rank[i] = i * width;
   plan->devices = devices;
   return OPIPE_OK;
 }
@@ -43,7 +45,8 @@ static opipe_status plan_parts(const opi_decision *from, const opi_parts_place *
       opi_arena_copy(scratch, place->part_of_node, from->n_nodes * sizeof(uint32_t));
   if (plan->stage_of_node == NULL)
     return opi_fail_nomem(err, from->n_nodes * sizeof(uint32_t), "parts of a model");
-  plan->n_ranks = plan->n_stages = place->n_parts;
+  plan->n_stages = place->n_parts;
+  plan->n_ranks = place->n_parts * opi_plan_width(from);
   plan->n_replicas = 1;
   plan->n_slices = plan->n_parts = 1;
   plan->copies = 0;
@@ -73,7 +76,7 @@ static void fill_row(const parts *p, uint32_t from, opi_parts_run *row) {
   const opi_cut *cut = p->model->cuts[0];
   opi_parts_run sum = {.arena_bytes = 0};
   for (uint32_t k = from; k < p->plan->n_stages; ++k) {
-    const opi_memory *m = &p->memory[k];
+    const opi_memory *m = &p->memory[k * p->model->n_members];
     const uint64_t arena = m->activation_bytes + m->workspace_bytes;
     uint64_t own =
         m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes - p->rank_bytes;
@@ -83,9 +86,11 @@ static void fill_row(const parts *p, uint32_t from, opi_parts_run *row) {
       own -= again < own ? again : own;
       p->slot_seen[slot] = from + 1;
     }
-    for (uint32_t c = cut->cell_first[k]; c < cut->cell_first[k + 1]; ++c) {
+    const uint32_t n = p->model->n_pieces, first = cut->cell_first[k * n];
+    for (uint32_t c = first; c < cut->cell_first[(k + 1) * n]; ++c) {
       const opi_cell *cell = &cut->cells[c];
-      if (!cell->stash || p->value_seen[cell->value] == from + 1)
+      if (!cell->stash || cell->stage % p->model->n_members != 0 ||
+          p->value_seen[cell->value] == from + 1)
         continue;
       p->value_seen[cell->value] = from + 1;
       sum.stash_bytes += opi_align_up(cell->n_bytes, p->alignment);
@@ -115,7 +120,7 @@ static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_parts_run *runs,
   if (p->slots == NULL || p->n_slots == NULL || p->slot_seen == NULL || p->value_seen == NULL)
     return opi_fail_nomem(err, cut->graph->n_values * sizeof(uint32_t), "parts of a model");
   for (uint32_t k = 0; k < n; ++k)
-    OPI_TRY(opi_stage_params(p->model, k, scratch, &p->slots[k], &p->n_slots[k], err));
+    OPI_TRY(opi_member_params(p->model, k, 0, scratch, &p->slots[k], &p->n_slots[k], err));
   p->rank_bytes = rank_bytes(p);
   for (uint32_t from = 0; from < n; ++from)
     fill_row(p, from, &runs[(size_t)from * (n + 1)]);
@@ -124,7 +129,7 @@ static opipe_status fill_runs(parts *p, opi_arena *scratch, opi_parts_run *runs,
 
 static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *scratch,
                             opi_parts_run *runs, opipe_error *err) {
-  const uint32_t n = p->plan->n_stages;
+  const uint32_t n = p->plan->n_ranks;
   opi_rank_device *devices = OPI_ARENA_ARRAY(scratch, opi_rank_device, n);
   opi_memory *memory = OPI_ARENA_ARRAY(scratch, opi_memory, n);
   uint64_t *nothing = OPI_ARENA_ARRAY(scratch, uint64_t, n);

@@ -18,10 +18,10 @@ typedef struct predict {
   opi_memory *memory;
   uint64_t *sums;
   opi_arena scratch;
-  opipe_program **programs;                /* [instances * OPI_PROGRAMS * classes] */
-  opi_layout_set layouts;                  /* forward: parameters' layouts, by rank */
-  uint32_t **params;                       /* [n_stages] slots that the stage reads */
-  uint32_t *n_params;                      /* [n_stages] */
+  opipe_program **programs; /* [instances * OPI_PROGRAMS * classes] */
+  opi_layout_set layouts;   /* forward: parameters' layouts, by rank */
+  uint32_t **params;        /* [n_stages * members] slots that the stage reads, by member */
+  uint32_t *n_params;       /* the same index */
   uint64_t *arena_bytes, *workspace_bytes; /* [n_ranks] of the largest program */
   uint32_t per_instance, compile_flags, n_streams;
   opipe_error *err;
@@ -73,9 +73,10 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
       .graph = &cut->graph,
       .stage = stage / p->model->n_pieces};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  const uint32_t piece = stage % p->model->n_pieces;
+  const uint32_t piece = stage % p->model->n_pieces, width = p->model->n_members;
+  const uint32_t at = piece % width * (p->model->n_pieces / width) + piece / width; /* by member */
   opipe_program **to = &p->programs[p->model->piece_plan.whole_of[instance] * p->per_instance +
-                                    (piece * p->model->n_classes + class) * OPI_PROGRAMS + program];
+                                    (at * p->model->n_classes + class) * OPI_PROGRAMS + program];
   if (backend == NULL) {
     OPI_TRY(
         opi_estimate_arena(&cut->graph, align, plan->whole->allocator, &info.arena_bytes, p->err));
@@ -141,7 +142,8 @@ static opipe_status tell_sums(const predict *p, const opi_weight_query *query,
 static opipe_status add_weights(predict *p) {
   const opi_decision *plan = p->plan;
   const opi_cut *cut = p->model->cuts[0];
-  const uint32_t all = plan->n_stages * plan->n_replicas;
+  const uint32_t width = p->model->n_members, each = p->per_instance / width;
+  const uint32_t all = plan->n_stages * plan->n_replicas * width;
   opi_weight_reader *readers = OPI_ARENA_ARRAY(&p->scratch, opi_weight_reader, all);
   opi_weight_bytes *bytes = OPI_ARENA_ARRAY(&p->scratch, opi_weight_bytes, plan->n_ranks);
   opi_weight_layout **layouts = OPI_ARENA_ARRAY(&p->scratch, opi_weight_layout *, plan->n_ranks);
@@ -150,15 +152,16 @@ static opipe_status add_weights(predict *p) {
   if (readers == NULL || bytes == NULL || layouts == NULL)
     return opi_fail_nomem(p->err, all * sizeof *readers, "a prediction");
   for (uint32_t i = 0; i < all; ++i) {
-    const uint32_t stage = i / plan->n_replicas, rank = plan->instance_rank[i];
+    const uint32_t stage = i / width / plan->n_replicas, rank = plan->instance_rank[i / width];
+    const uint32_t list = stage * width + i % width;
     if (rank == OPIPE_NONE)
       continue;
-    readers[n++] = (opi_weight_reader){.rank = rank,
+    readers[n++] = (opi_weight_reader){.rank = rank + i % width,
                                        .stage = stage,
-                                       .n_programs = p->per_instance,
-                                       .n_params = p->n_params[stage],
-                                       .programs = &p->programs[i * p->per_instance],
-                                       .params = p->params[stage]};
+                                       .n_programs = each,
+                                       .n_params = p->n_params[list],
+                                       .programs = &p->programs[i * each],
+                                       .params = p->params[list]};
   }
   OPI_TRY(opi_weight_holders(readers, n, plan->n_ranks, cut->n_params, &p->scratch, &holders,
                              &n_holders, p->err));
@@ -206,8 +209,11 @@ static opipe_status add_packed(predict *p) {
 }
 
 static opipe_status list_params(predict *p) {
-  for (uint32_t s = 0; s < p->plan->n_stages; ++s)
-    OPI_TRY(opi_stage_params(p->model, s, &p->scratch, &p->params[s], &p->n_params[s], p->err));
+  const uint32_t width = p->model->n_members;
+  for (uint32_t i = 0; i < p->plan->n_stages * width; ++i) {
+    OPI_TRY(opi_member_params(p->model, i / width, i % width, &p->scratch, &p->params[i],
+                              &p->n_params[i], p->err));
+  }
   return OPIPE_OK;
 }
 
@@ -230,8 +236,9 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
   const uint32_t n = plan->n_stages * plan->n_replicas;
   p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_pieces;
   p->programs = OPI_ARENA_ARRAY(&p->scratch, opipe_program *, (size_t)n * p->per_instance);
-  p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, plan->n_stages);
-  p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, plan->n_stages);
+  const size_t n_lists = (size_t)plan->n_stages * p->model->n_members;
+  p->params = OPI_ARENA_ARRAY(&p->scratch, uint32_t *, n_lists);
+  p->n_params = OPI_ARENA_ARRAY(&p->scratch, uint32_t, n_lists);
   p->arena_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
   p->workspace_bytes = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_ranks);
   if (p->programs == NULL || p->params == NULL || p->n_params == NULL || p->arena_bytes == NULL ||

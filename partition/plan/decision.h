@@ -62,6 +62,8 @@ typedef struct opi_decision {
   uint32_t n_ranks, n_stages, n_replicas;
   uint32_t width; /* members of a tensor group; 0 means 1. Members are consecutive ranks; the
                      schedule is asked for n_ranks / width ranks */
+  uint64_t parts_print[2]; /* tensor groups: how the graph is divided (opi_shards_print); 0: not yet
+                              known. Compared with the model's when a plan is read */
   uint32_t *instance_rank; /* [n_stages * n_replicas] of member 0; OPIPE_NONE: no such replica */
   uint32_t *shares; /* [n_stages] if set: the first shares[s] replicas of stage s divide the rows of
                        each micro-batch; n_replicas is the largest */

@@ -25,6 +25,13 @@ static bool travels(const opi_cut_builder *b, uint32_t v) {
 
 /* ---- uses ---- */
 
+/* Nobody reads the result of a GroupSpread between stretches (members.c). */
+static bool is_spread(const opi_cut_builder *b, uint32_t node) {
+  opi_collective how;
+  return b->source->n_places != 0 && opi_collective_of(b->graph, &b->graph->nodes[node], &how) &&
+         how.kind == OPI_COLLECTIVE_SPREAD;
+}
+
 static opipe_status sort_nodes(opi_cut_builder *b) {
   const opi_graph *g = b->graph;
   const uint32_t n_stages = b->cut->n_stages, *stage = b->source->stage;
@@ -37,12 +44,14 @@ static opipe_status sort_nodes(opi_cut_builder *b) {
       return opi_fail(b->err, OPIPE_E_INVALID, "node '%s' stands in stage %u of %u",
                       g->nodes[n].name, stage[n], n_stages);
     }
-    ++b->node_first[stage[n] + 2];
+    b->node_first[stage[n] + 2] += !is_spread(b, n);
   }
   for (uint32_t s = 2; s <= n_stages; ++s)
     b->node_first[s] += b->node_first[s - 1];
-  for (uint32_t n = 0; n < g->n_nodes; ++n)
-    b->nodes[b->node_first[stage[n] + 1]++] = n;
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    if (!is_spread(b, n))
+      b->nodes[b->node_first[stage[n] + 1]++] = n;
+  }
   return OPIPE_OK;
 }
 

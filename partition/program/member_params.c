@@ -7,7 +7,8 @@
 
 #include "partition/program/model.h"
 
-typedef struct listing {
+/* The table under construction, or the master's, by name. */
+typedef struct param_rows {
   const opi_variant *base;
   opi_cut_model *model;
   opi_cut *own;                 /* the table under construction; NULL: the master's is used */
@@ -17,18 +18,18 @@ typedef struct listing {
   const opi_param_part **parts; /* [rows] */
   uint32_t room_sources, room_trained, room_next, room_parts;
   opipe_error *err;
-} listing;
+} param_rows;
 
 static bool same_part(const opi_param_part *a, const opi_param_part *b) {
   if (a == NULL || b == NULL)
     return a == b;
   return a->member == b->member && a->axis == b->axis && a->n_runs == b->n_runs &&
-         memcmp(a->runs, b->runs, a->n_runs * sizeof *a->runs) == 0;
+         (a->n_runs == 0 || memcmp(a->runs, b->runs, a->n_runs * sizeof *a->runs) == 0);
 }
 
 /* The table's row for a member's parameter; OPIPE_NONE: none. *out_last: the last row of its name.
  */
-static uint32_t find_row(const listing *l, const opipe_param_source *source,
+static uint32_t find_row(const param_rows *l, const opipe_param_source *source,
                          const opi_param_part *part, uint32_t *out_last) {
   uint32_t row = OPIPE_NONE;
   *out_last = OPIPE_NONE;
@@ -43,7 +44,7 @@ static uint32_t find_row(const listing *l, const opipe_param_source *source,
   return OPIPE_NONE;
 }
 
-static opipe_status link_row(listing *l, uint32_t row, uint32_t last, const char *name) {
+static opipe_status link_row(param_rows *l, uint32_t row, uint32_t last, const char *name) {
   if (!opi_arena_grow(&l->model->arena, (void **)&l->next, &l->room_next, row + 1, sizeof *l->next))
     return opi_fail_nomem(l->err, sizeof *l->next, "a parameter");
   l->next[row] = OPIPE_NONE;
@@ -53,7 +54,7 @@ static opipe_status link_row(listing *l, uint32_t row, uint32_t last, const char
   return OPIPE_OK;
 }
 
-static opipe_status add_row(listing *l, const opipe_param_source *source,
+static opipe_status add_row(param_rows *l, const opipe_param_source *source,
                             const opi_param_part *part, uint32_t last, uint32_t *out_row) {
   opi_cut *c = l->own;
   const uint32_t row = c->n_params;
@@ -74,7 +75,7 @@ static opipe_status add_row(listing *l, const opipe_param_source *source,
 
 /* ---- a member's values ---- */
 
-static opipe_status describe_part(listing *l, uint32_t member, const opi_shard_part *from,
+static opipe_status describe_part(param_rows *l, uint32_t member, const opi_shard_part *from,
                                   const opi_param_part **out, opipe_error *err) {
   opi_param_part *part = OPI_ARENA_NEW(&l->model->arena, opi_param_part);
   if (part == NULL)
@@ -90,7 +91,7 @@ static opipe_status describe_part(listing *l, uint32_t member, const opi_shard_p
   return OPIPE_OK;
 }
 
-static opipe_status place_value(listing *l, const opi_value *value, const opi_param_part *part,
+static opipe_status place_value(param_rows *l, const opi_value *value, const opi_param_part *part,
                                 uint32_t *out_row) {
   const opipe_param_source source = opi_param_source_of(value);
   uint32_t last = OPIPE_NONE;
@@ -110,19 +111,56 @@ static bool is_row(const opi_value *value) {
   return opi_value_is_known(value) && opi_value_is_param(value);
 }
 
-/* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
-static opipe_status list_member(listing *l, uint32_t member, const uint32_t **out_rows) {
+static bool is_summed(const opi_shard_member *from, uint32_t value) {
+  uint32_t i = 0;
+  while (i < from->n_sums && from->sums[i] != value)
+    ++i;
+  return i < from->n_sums;
+}
+
+/* Parts by the values of the member's graph, parts [n_values]. A training graph has values of its
+ * own, with the same names. In training, whole parameters are a row for each member, so that sums
+ * over replicas are those of one member; those whose gradients members have parts of are one row.
+ */
+static opipe_status find_parts(param_rows *l, uint32_t member, const opi_map *names,
+                               const opi_param_part **parts) {
   const opi_variant_slice *slice = &l->base->slices[member];
   const opi_shard_member *from = &l->base->shards->members[member];
-  const opi_graph *g = slice->graph;
+  const opi_graph *g = from->bound->graph;
+  uint32_t v = 0;
+  for (uint32_t i = 0; i < from->n_params; ++i) {
+    if (opi_map_get(names, g->values[from->params[i].value].name, &v))
+      OPI_TRY(describe_part(l, member, &from->params[i], &parts[v], l->err));
+  }
+  for (uint32_t i = 0; slice->training != NULL && i < g->n_values; ++i) {
+    const opi_value *value = &g->values[i];
+    if ((value->flags & OPI_VALUE_INITIALIZER) == 0 || is_summed(from, i) ||
+        !opi_map_get(names, value->name, &v) || parts[v] != NULL)
+      continue;
+    opi_param_part *part = OPI_ARENA_NEW(&l->model->arena, opi_param_part);
+    if (part == NULL)
+      return opi_fail_nomem(l->err, sizeof *part, "a part of a parameter");
+    *part = (opi_param_part){.whole = opi_param_source_of(value), .axis = -1, .member = member};
+    parts[v] = part;
+  }
+  return OPIPE_OK;
+}
+
+/* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
+static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t **out_rows) {
+  const opi_graph *g = l->base->slices[member].graph;
+  opi_map *names = NULL;
   uint32_t *rows = OPI_ARENA_ARRAY(&l->model->arena, uint32_t, (size_t)g->n_values + 1);
   const opi_param_part **parts =
       OPI_ARENA_ARRAY(&l->model->arena, const opi_param_part *, (size_t)g->n_values + 1);
   if (rows == NULL || parts == NULL)
     return opi_fail_nomem(l->err, g->n_values * sizeof *parts, "parameters");
   memset(rows, 0xff, g->n_values * sizeof *rows);
-  for (uint32_t i = 0; i < from->n_params; ++i)
-    OPI_TRY(describe_part(l, member, &from->params[i], &parts[from->params[i].value], l->err));
+  OPI_TRY(opi_map_names(l->model->allocator, g->values, g->n_values, sizeof *g->values, &names,
+                        l->err));
+  const opipe_status status = find_parts(l, member, names, parts);
+  opi_map_free(names);
+  OPI_TRY(status);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];
@@ -134,7 +172,7 @@ static opipe_status list_member(listing *l, uint32_t member, const uint32_t **ou
   return OPIPE_OK;
 }
 
-static void mark_trained(const listing *l, const uint32_t *rows, const opi_training *t) {
+static void mark_trained(const param_rows *l, const uint32_t *rows, const opi_training *t) {
   for (uint32_t p = 0; t != NULL && l->own != NULL && p < t->n_params; ++p) {
     const uint32_t v = t->params[p].value;
     if (t->params[p].n_gradients != 0 && v != OPIPE_NONE && rows[v] != OPIPE_NONE)
@@ -144,7 +182,7 @@ static void mark_trained(const listing *l, const uint32_t *rows, const opi_train
 
 /* ---- all of them ---- */
 
-static opipe_status open_table(listing *l) {
+static opipe_status open_table(param_rows *l) {
   opi_cut_model *model = l->model;
   if (model->master == NULL) {
     l->own = opi_alloc_zero(model->allocator, 1, sizeof *l->own);
@@ -168,7 +206,7 @@ static opipe_status open_table(listing *l) {
   return OPIPE_OK;
 }
 
-static opipe_status list_all(listing *l, const uint32_t **rows) {
+static opipe_status list_all(param_rows *l, const uint32_t **rows) {
   OPI_TRY(open_table(l));
   for (uint32_t k = 0; k < l->model->n_members; ++k) {
     OPI_TRY(list_member(l, k, &rows[k]));
@@ -180,7 +218,7 @@ static opipe_status list_all(listing *l, const uint32_t **rows) {
 }
 
 opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err) {
-  listing l = {.base = &model->variants[model->base], .model = model, .err = err};
+  param_rows l = {.base = &model->variants[model->base], .model = model, .err = err};
   const uint32_t **rows = OPI_ARENA_ARRAY(&model->arena, const uint32_t *, model->n_members);
   if (rows == NULL)
     return opi_fail_nomem(err, model->n_members * sizeof *rows, "parameters");

@@ -9,7 +9,7 @@
 #include "partition/program/model.h"
 #include "partition/program/stretches.h"
 
-/* ---- what may be asked ---- */
+/* ---- refusals ---- */
 
 static opipe_status refuse(const opi_decision *plan, const char *what, opipe_error *err) {
   return opi_fail(err, OPIPE_E_UNSUPPORTED, "tensor groups of %u members are not combined with %s",
@@ -96,15 +96,52 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
   return OPIPE_OK;
 }
 
+/* whole: an output that must be whole in every member; NULL: none. */
+static opipe_status divide(const opi_decision *plan, const opi_bind_options *base,
+                           const char *whole, opi_variant *variant, const opi_cut_model *model,
+                           opipe_error *err) {
+  const opi_train_spec *spec = plan->train;
+  const uint32_t train = spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN;
+  const opi_shard_wish wish = {.width = model->n_members,
+                               .flags = OPI_SHARD_BARE | train,
+                               .whole = &whole,
+                               .n_whole = whole == NULL ? 0 : 1,
+                               .evaluator = base->evaluator,
+                               .allocator = plan->allocator};
+  opi_shards_free(variant->shards);
+  variant->shards = NULL;
+  return opi_shard(variant->bound, &wish, &variant->shards, err);
+}
+
+/* Divides the graph. A loss reads divided logits if it is a cross entropy and members have classes
+ * that follow each other; else the logits stay whole. */
+static opipe_status divide_for_loss(const opi_decision *plan, const opi_bind_options *base,
+                                    opi_variant *variant, opi_cut_model *model, opipe_error *err) {
+  const opi_graph *g = variant->bound->graph;
+  const opi_train_spec *spec = plan->train;
+  const uint32_t kind = spec == NULL ? (uint32_t)OPI_LOSS_OUTPUT : spec->loss.kind;
+  const uint32_t target = kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : opi_train_target(plan, g);
+  const char *name = target == OPIPE_NONE ? NULL : g->values[target].name;
+  bool consecutive = false;
+  int32_t axis = -1;
+  if (name == NULL || kind != OPI_LOSS_CROSS_ENTROPY)
+    return divide(plan, base, name, variant, model, err);
+  int64_t *parts = OPI_ARENA_ARRAY(&model->arena, int64_t, model->n_members);
+  if (parts == NULL)
+    return opi_fail_nomem(err, model->n_members * sizeof *parts, "classes");
+  OPI_TRY(divide(plan, base, NULL, variant, model, err));
+  if (!opi_shard_extents(variant->shards, target, parts, &axis, &consecutive))
+    return OPIPE_OK;
+  if (!consecutive || axis != g->values[target].rank - 1)
+    return divide(plan, base, name, variant, model, err);
+  variant->classes = parts;
+  return OPIPE_OK;
+}
+
 opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
                                 const uint32_t *stages, opi_variant *variant, opi_cut_model *model,
                                 opipe_error *err) {
-  const opi_shard_wish wish = {
-      .width = model->n_members,
-      .flags = OPI_SHARD_BARE | (opi_plan_trains(plan) ? (uint32_t)OPI_SHARD_TRAIN : 0u),
-      .evaluator = base->evaluator,
-      .allocator = plan->allocator};
-  OPI_TRY(opi_shard(variant->bound, &wish, &variant->shards, err));
+  OPI_TRY(divide_for_loss(plan, base, variant, model, err));
   if (variant->shards->n_divided == 0)
     return nothing_divided(plan, variant->shards, err);
   for (uint32_t k = 0; k < model->n_members; ++k) {
@@ -174,6 +211,21 @@ static opipe_status find_places(const opi_decision *plan, const opi_variant *var
   return OPIPE_OK;
 }
 
+/* A GroupSpread moves nothing: its readers read its input, and no program has it (cut.c). */
+static void read_through_spreads(const opi_variant_slice *slice) {
+  opi_graph *g = slice->training == NULL ? NULL : slice->training->graph;
+  for (uint32_t n = 0; g != NULL && n < g->n_nodes; ++n) {
+    for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
+      const uint32_t v = g->nodes[n].in[i];
+      const uint32_t maker = v == OPIPE_NONE ? OPIPE_NONE : g->values[v].producer;
+      opi_collective how;
+      if (maker != OPIPE_NONE && opi_collective_of(g, &g->nodes[maker], &how) &&
+          how.kind == OPI_COLLECTIVE_SPREAD)
+        g->nodes[n].in[i] = g->nodes[maker].in[0];
+    }
+  }
+}
+
 opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
   enum { PLACES_MOST = 1 << 20 };
   opi_variant *base = &model->variants[model->base];
@@ -199,5 +251,9 @@ opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model,
   }
   for (uint32_t k = 1; k < model->n_members; ++k)
     OPI_TRY(compare(base, k, err));
+  for (uint32_t v = 0; v < model->n_variants; ++v) {
+    for (uint32_t k = 0; k < model->n_members; ++k)
+      read_through_spreads(&model->variants[v].slices[k]);
+  }
   return OPIPE_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "partition/program/model.h"
 
-typedef struct joining {
+typedef struct member_join {
   const opi_decision *plan;
   const opi_cut_model *model;
   const opi_variant *variant; /* of the class */
@@ -16,29 +16,29 @@ typedef struct joining {
   uint32_t **cell_of; /* [n_members][cells of the member's cut] */
   uint32_t width, n_places;
   opipe_error *err;
-} joining;
+} member_join;
 
-static const opi_cut *cut_of(const joining *j, uint32_t member) {
+static const opi_cut *cut_of(const member_join *j, uint32_t member) {
   return j->variant->slices[member].cut;
 }
 
 /* The stage of the view that is a stage of a member's cut. */
-static uint32_t view_stage(const joining *j, uint32_t member, uint32_t of) {
+static uint32_t view_stage(const member_join *j, uint32_t member, uint32_t of) {
   return of * j->width + member;
 }
 
 /* ---- cells and routes ---- */
 
-static bool is_divided(const joining *j, uint32_t output, uint32_t member) {
+static bool is_divided(const member_join *j, uint32_t output, uint32_t member) {
   return j->cut->output_parts[output * j->width + member].axis >= 0;
 }
 
 /* A whole output is member 0's. */
-static bool has_output(const joining *j, uint32_t output, uint32_t member) {
+static bool has_output(const member_join *j, uint32_t output, uint32_t member) {
   return output != OPIPE_NONE && (member == 0 || is_divided(j, output, member));
 }
 
-static opipe_status copy_cells(joining *j) {
+static opipe_status copy_cells(member_join *j) {
   opi_cut *c = j->cut;
   for (uint32_t k = 0; k < j->width; ++k) {
     c->n_cells += cut_of(j, k)->n_cells;
@@ -69,7 +69,7 @@ static opipe_status copy_cells(joining *j) {
 }
 
 /* In the order of their destinations. */
-static void copy_routes(joining *j) {
+static void copy_routes(member_join *j) {
   opi_cut *c = j->cut;
   c->n_routes = 0;
   for (uint32_t i = 0; i < c->n_cells; ++i) {
@@ -92,7 +92,7 @@ static void copy_routes(joining *j) {
 
 /* ---- programs ---- */
 
-static opipe_status copy_programs(joining *j) {
+static opipe_status copy_programs(member_join *j) {
   opi_cut *c = j->cut;
   for (uint32_t i = 0; i < c->n_stages * c->n_kinds; ++i) {
     const uint32_t v = i / c->n_kinds, k = v % j->width, of = v / j->width;
@@ -132,7 +132,7 @@ static opi_port_part port_part(const opi_shard_part *parts, uint32_t n, uint32_t
 }
 
 /* Parts are the same for all numbers of rows: rows are never divided among members. */
-static opipe_status list_ports(joining *j) {
+static opipe_status list_ports(member_join *j) {
   opi_cut *c = j->cut;
   const opi_variant *base = &j->model->variants[j->model->base];
   const opi_graph *g = c->graph, *whole = base->bound->graph;
@@ -144,19 +144,17 @@ static opipe_status list_ports(joining *j) {
   for (uint32_t k = 0; k < j->width; ++k) {
     const opi_shard_member *member = &base->shards->members[k];
     const opi_graph *own = base->slices[k].graph;
-    for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    for (uint32_t i = 0; i < g->n_inputs; ++i)
       in[i * j->width + k] = port_part(member->inputs, member->n_inputs, own->inputs[i], whole);
-    }
-    for (uint32_t o = 0; o < g->n_outputs; ++o) {
+    for (uint32_t o = 0; o < g->n_outputs; ++o)
       out[o * j->width + k] = port_part(member->outputs, member->n_outputs, own->outputs[o], whole);
-    }
   }
   c->input_parts = in;
   c->output_parts = out;
   return OPIPE_OK;
 }
 
-static opipe_status list_outputs(joining *j) {
+static opipe_status list_outputs(member_join *j) {
   opi_cut *c = j->cut;
   const uint32_t n = c->graph->n_outputs;
   c->output_port = cut_of(j, 0)->output_port;
@@ -186,7 +184,7 @@ static uint32_t phase_of(const opi_node *node) {
 }
 
 /* The collectives of every member in graph order: nodes [n_members][*out_n]. */
-static opipe_status list_collectives(joining *j, uint32_t **nodes, uint32_t *out_n) {
+static opipe_status list_collectives(member_join *j, uint32_t **nodes, uint32_t *out_n) {
   for (uint32_t k = 0; k < j->width; ++k) {
     const opi_graph *g = j->variant->slices[k].graph;
     uint32_t n = 0;
@@ -206,7 +204,7 @@ static opipe_status list_collectives(joining *j, uint32_t **nodes, uint32_t *out
 }
 
 /* A member's cell of a value at a stage of its cut; OPIPE_NONE: none. */
-static uint32_t find_cell(const joining *j, uint32_t member, uint32_t stage, uint32_t value) {
+static uint32_t find_cell(const member_join *j, uint32_t member, uint32_t stage, uint32_t value) {
   const opi_cut *from = cut_of(j, member);
   for (uint32_t c = from->cell_first[stage]; c < from->cell_first[stage + 1]; ++c) {
     if (from->cells[c].value == value)
@@ -226,7 +224,7 @@ static void set_extents(const opi_value *out, const opi_collective *how, opi_gro
 }
 
 /* Describes collective i of all members. */
-static opipe_status describe(joining *j, uint32_t *const *nodes, uint32_t i,
+static opipe_status describe(member_join *j, uint32_t *const *nodes, uint32_t i,
                              opi_group_value *value) {
   opi_arena *arena = &j->cut->arena;
   uint32_t *in = OPI_ARENA_ARRAY(arena, uint32_t, j->width);
@@ -265,7 +263,7 @@ static opipe_status describe(joining *j, uint32_t *const *nodes, uint32_t i,
 }
 
 /* Adds a value to the meeting at its place; meetings lie in the order of places and phases. */
-static opipe_status list_meetings(joining *j) {
+static opipe_status list_meetings(member_join *j) {
   opi_cut *c = j->cut;
   uint32_t **nodes = OPI_ARENA_ARRAY(&j->scratch, uint32_t *, j->width), n = 0;
   const opi_variant_slice *first = &j->variant->slices[0];
@@ -298,7 +296,7 @@ static opipe_status list_meetings(joining *j) {
 
 /* ---- all of it ---- */
 
-static opipe_status open_cut(joining *j) {
+static opipe_status open_cut(member_join *j) {
   opi_cut *c = j->cut;
   const size_t n = c->n_stages;
   c->cell_first = OPI_ARENA_ARRAY(&c->arena, uint32_t, n + 1);
@@ -313,7 +311,7 @@ static opipe_status open_cut(joining *j) {
              : OPIPE_OK;
 }
 
-static opipe_status join(joining *j) {
+static opipe_status join(member_join *j) {
   OPI_TRY(open_cut(j));
   OPI_TRY(list_ports(j));
   OPI_TRY(copy_cells(j));
@@ -357,13 +355,13 @@ opipe_status opi_members_compose(const opi_decision *plan, uint32_t c, opi_cut_m
   cut->parts = first->cut->parts;
   cut->n_params = first->cut->n_params;
   cut->n_stages = plan->n_stages * model->n_pieces;
-  joining j = {.plan = plan,
-               .model = model,
-               .variant = variant,
-               .cut = cut,
-               .width = model->n_members,
-               .n_places = model->n_places,
-               .err = err};
+  member_join j = {.plan = plan,
+                   .model = model,
+                   .variant = variant,
+                   .cut = cut,
+                   .width = model->n_members,
+                   .n_places = model->n_places,
+                   .err = err};
   opi_arena_init(&j.scratch, plan->allocator, 0);
   const opipe_status status = join(&j);
   opi_arena_release(&j.scratch);

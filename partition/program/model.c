@@ -22,8 +22,7 @@ static bool may_be_target(const opi_decision *plan, const opi_value *value) {
   return value->rank <= 1 && opi_shape_elems(value->shape, (uint32_t)value->rank, &n) && n == 1;
 }
 
-/* Marks the value that training minimises if it is certain, else all outputs. */
-static void mark_target(const opi_decision *plan, const opi_graph *g, bool *values) {
+uint32_t opi_train_target(const opi_decision *plan, const opi_graph *g) {
   const char *name = plan->train->loss.output;
   uint32_t n = 0, target = OPIPE_NONE;
   for (uint32_t v = 0; v < g->n_values && name != NULL; ++v) {
@@ -38,9 +37,15 @@ static void mark_target(const opi_decision *plan, const opi_graph *g, bool *valu
     target = g->outputs[o];
     ++n;
   }
-  for (uint32_t o = 0; o < g->n_outputs && n != 1; ++o)
+  return n == 1 ? target : OPIPE_NONE;
+}
+
+/* Marks the value that training minimises if it is certain, else all outputs. */
+static void mark_target(const opi_decision *plan, const opi_graph *g, bool *values) {
+  const uint32_t target = opi_train_target(plan, g);
+  for (uint32_t o = 0; o < g->n_outputs && target == OPIPE_NONE; ++o)
     values[g->outputs[o]] = true;
-  if (n == 1)
+  if (target != OPIPE_NONE)
     values[target] = true;
 }
 
@@ -116,8 +121,8 @@ static opipe_status check_form(const opi_decision *plan, const opi_training *t, 
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
-                                const opi_bind_options *base, opi_training **out_training,
-                                opipe_error *err) {
+                                const opi_divided_classes *classes, const opi_bind_options *base,
+                                opi_training **out_training, opipe_error *err) {
   const opi_train_spec *spec = plan->train;
   opi_arena scratch;
   opi_carry *carry = NULL, *token_carry = NULL;
@@ -138,6 +143,7 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
       .carry = carry,
       .token_carry = token_carry,
       .slice = slice,
+      .classes = classes,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
       .hands_on = devices_hand_on(plan),

@@ -45,6 +45,8 @@ typedef struct opi_variant {
                                 (variants.c) */
   opi_bound *own;            /* the same, if the model bound it */
   opi_variant_slice *slices; /* [n_slices * width] by slice; in tensor groups by member */
+  int64_t *classes;          /* [width] tensor groups: parts of the logits that a loss reads; NULL:
+                                they are whole */
   opi_shards *shards;        /* tensor groups: owns the members' graphs; NULL: none, or derived */
 } opi_variant;
 
@@ -184,12 +186,15 @@ opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                opi_variant_slice *io_slice, opipe_error *err);
 
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
- * NULL: whole sequences; axes NULL: masks need not be those of slices. */
+ * NULL: whole sequences; axes NULL: masks need not be those of slices; classes NULL: the loss reads
+ * whole logits. */
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
-                                const opi_bind_options *base, opi_training **out_training,
-                                opipe_error *err);
+                                const opi_divided_classes *classes, const opi_bind_options *base,
+                                opi_training **out_training, opipe_error *err);
+/* The value that training minimises, or to which its loss is attached; OPIPE_NONE: not certain. */
+uint32_t opi_train_target(const opi_decision *plan, const opi_graph *g);
 
 /* slices.c: cuts the sequences of a variant, whose whole graph is bound, by the plan's layout. */
 opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,

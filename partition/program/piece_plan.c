@@ -102,6 +102,7 @@ static opipe_status add_records(const opi_decision *plan, const opi_cut_model *m
     OPI_TRY(place_action(plan, model, a, &out[i], err));
     if (model->n_members == 1)
       continue;
+    out[i].flags &= ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT; /* pairs run one after the other */
     const opi_piece_place at = {.member = member, .place = forward ? i : n - 1 - i};
     out[i].stage += opi_piece_at_place(plan, at);
   }

@@ -126,12 +126,13 @@ static opipe_status assign(const making *m, const opi_bound *bound, const uint32
 
 /* Makes the graph of all passes of a slice or of a member, whose stages are known. */
 static opipe_status differentiate(const making *m, const opi_bound *whole, const opi_bound *bound,
-                                  opi_variant_slice *slice, opipe_error *err) {
+                                  const opi_divided_classes *classes, opi_variant_slice *slice,
+                                  opipe_error *err) {
   slice->graph = bound->graph;
   if (!opi_plan_trains(m->plan))
     return finish_forward(m, whole, slice, err);
   OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
-                             &m->model->token_axes, m->bind, &slice->training, err));
+                             &m->model->token_axes, classes, m->bind, &slice->training, err));
   take_training(slice);
   return OPIPE_OK;
 }
@@ -142,7 +143,7 @@ static opipe_status make_slice(const making *m, const opi_variant *variant,
   slice->outputs = slice->tokens == NULL ? NULL : slice->tokens->outputs;
   slice->n_outputs = slice->tokens == NULL ? 0 : slice->tokens->n_outputs;
   OPI_TRY(assign(m, bound, &slice->stage, err));
-  return differentiate(m, variant->bound, bound, slice, err);
+  return differentiate(m, variant->bound, bound, NULL, slice, err);
 }
 
 static opipe_status make_members(const making *m, opi_variant *variant, opipe_error *err) {
@@ -151,7 +152,9 @@ static opipe_status make_members(const making *m, opi_variant *variant, opipe_er
   OPI_TRY(opi_members_divide(m->plan, m->bind, stages, variant, m->model, err));
   for (uint32_t k = 0; k < m->model->n_members; ++k) {
     const opi_bound *bound = variant->shards->members[k].bound;
-    OPI_TRY(differentiate(m, bound, bound, &variant->slices[k], err));
+    const opi_divided_classes classes = {variant->classes, m->model->n_members, k};
+    OPI_TRY(differentiate(m, bound, bound, variant->classes == NULL ? NULL : &classes,
+                          &variant->slices[k], err));
   }
   return OPIPE_OK;
 }

@@ -329,9 +329,9 @@ opipe_status opi_compiled_graphs(opi_shape *shape, opipe_error *err) {
   OPI_TRY(s->shapes->kind->complete(t, err));
   count_rows(t);
   OPI_TRY(place_parts(t, err));
+  const opi_cut *first = t->model->variants[t->model->base].slices[0].cut;
   if (s->shapes->master == NULL)
-    s->shapes->master = t->model->table != NULL ? t->model->table
-                                                : t->model->variants[t->model->base].slices[0].cut;
+    s->shapes->master = t->model->table != NULL ? t->model->table : first;
   if (shape->keep)
     OPI_TRY(name_session(t, err));
   OPI_TRY(carry_outputs(t, err));

@@ -78,7 +78,8 @@ static void list_parts(const meet_maker *k, const opi_group_value *v, opipe_regi
   }
 }
 
-static opipe_status make_parted(const meet_maker *k, const opi_group_value *v, opipe_collect *call) {
+static opipe_status make_parted(const meet_maker *k, const opi_group_value *v,
+                                opipe_collect *call) {
   opi_arena *arena = &k->t->arena;
   const uint32_t n = k->meeting->n_ranks, m = k->member;
   const uint64_t all = opi_meet_values(k->meeting, v) * elem_bytes(v);

@@ -237,10 +237,10 @@ opipe_status opi_weights_find(const opi_weights *weights, const char *name, uint
 }
 
 /* Which tensor of a row; own: without the other sessions. */
-typedef struct wanted {
+typedef struct which_tensor {
   uint32_t state, version;
   bool own;
-} wanted;
+} which_tensor;
 
 static uint32_t first_holder(const opi_weights *w, uint32_t slot) {
   uint32_t i = 0;
@@ -251,23 +251,24 @@ static uint32_t first_holder(const opi_weights *w, uint32_t slot) {
 
 static opipe_status get_row(opi_weights *weights, uint32_t slot, const void *how, void *dst,
                             uint64_t n_bytes, opipe_error *err) {
-  const wanted *what = how;
+  const which_tensor *what = how;
   const uint32_t state = what->state, version = what->version;
   opi_holder *holder = &weights->holders[first_holder(weights, slot)];
   opipe_status status = OPIPE_OK;
   if (weights->trained[slot] && is_shared_out(weights, opi_holder_param(holder, slot), state))
     return get_parts(weights, slot, state, !what->own && weights->share != NULL, dst, n_bytes, err);
-  if (holder->env.elsewhere == 0)
+  if (holder->env.elsewhere == 0) {
     status = get_one(weights, holder, slot, state, version, dst, n_bytes, err);
-  else if (what->own)
+  } else if (what->own) {
     status = opi_fail(err, OPIPE_E_INTERNAL, "parameter '%s' is of rank %u, in another session",
                       weights->sources[slot].name, holder->env.rank);
+  }
   return weights->share == NULL || what->own
              ? status
              : weights->share(weights->share_ctx, holder->env.rank, dst, n_bytes, status, err);
 }
 
-static opipe_status get(opi_weights *weights, const char *name, const wanted *what, void *dst,
+static opipe_status get(opi_weights *weights, const char *name, const which_tensor *what, void *dst,
                         uint64_t n_bytes, opipe_error *err) {
   uint32_t slot = 0, i = 0;
   OPI_TRY(find(weights, name, what->state, what->version, n_bytes, &slot, &i, err));
@@ -280,13 +281,13 @@ static opipe_status get(opi_weights *weights, const char *name, const wanted *wh
 
 opipe_status opi_weights_get(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
-  const wanted what = {.state = state, .version = version};
+  const which_tensor what = {.state = state, .version = version};
   return get(weights, name, &what, dst, n_bytes, err);
 }
 
 opipe_status opi_weights_get_own(opi_weights *weights, const char *name, uint32_t state,
                                  uint32_t version, void *dst, uint64_t n_bytes, opipe_error *err) {
-  const wanted what = {.state = state, .version = version, .own = true};
+  const which_tensor what = {.state = state, .version = version, .own = true};
   return get(weights, name, &what, dst, n_bytes, err);
 }
 
@@ -300,7 +301,7 @@ bool opi_weights_in_parts(const opi_weights *weights, const char *name, uint32_t
   for (uint32_t i = 0; i < weights->n_used && weights->share != NULL && is_moment(state); ++i) {
     if (strcmp(weights->sources[weights->used[i]].name, name) != 0)
       continue;
-    for (uint32_t row = weights->used[i]; row != OPIPE_NONE; row = weights->next_row[row])
+    for (uint32_t row = weights->used[i]; row != OPIPE_NONE; row = weights->rows.next[row])
       any = any || row_in_parts(weights, row, state);
   }
   return any;
@@ -331,8 +332,8 @@ static opipe_status set_one(const opi_weights *w, opi_holder *holder, uint32_t s
 
 static opipe_status set_row(opi_weights *weights, uint32_t slot, const void *how, const void *src,
                             uint64_t n_bytes, opipe_error *err) {
-  const wanted *what = how;
-  weights->changed[slot] = !weights->trained[slot];
+  const which_tensor *what = how;
+  weights->rows.changed[slot] = !weights->trained[slot];
   for (uint32_t i = 0; n_bytes != 0 && i < weights->n_holders; ++i) {
     if (weights->holders[i].env.elsewhere == 0 && reads(&weights->holders[i], slot)) {
       OPI_TRY(set_one(weights, &weights->holders[i], slot, what->state, what->version, src, n_bytes,
@@ -345,7 +346,7 @@ static opipe_status set_row(opi_weights *weights, uint32_t slot, const void *how
 opipe_status opi_weights_set(opi_weights *weights, const char *name, uint32_t state,
                              uint32_t version, const void *src, uint64_t n_bytes,
                              opipe_error *err) {
-  const wanted what = {.state = state, .version = version};
+  const which_tensor what = {.state = state, .version = version};
   uint32_t slot = 0, first = 0;
   OPI_TRY(find(weights, name, state, version, n_bytes, &slot, &first, err));
   return opi_rows_set(weights, slot, n_bytes, set_row, &what, src, err);
@@ -382,9 +383,9 @@ uint32_t opi_weights_reporter(const opi_weights *weights) {
 static double norm_of(const opi_weights *w, uint32_t slot) {
   const double *norms = any_rank(w)->norms_now;
   double sum = 0;
-  if (w->next_row[slot] == OPIPE_NONE)
+  if (w->rows.next[slot] == OPIPE_NONE)
     return norms[w->trained_index[slot]];
-  for (uint32_t i = slot; i != OPIPE_NONE; i = w->next_row[i])
+  for (uint32_t i = slot; i != OPIPE_NONE; i = w->rows.next[i])
     sum += norms[w->trained_index[i]] * norms[w->trained_index[i]];
   return sqrt(sum);
 }
@@ -395,7 +396,7 @@ bool opi_weights_info(const opi_weights *weights, uint32_t index, opi_weight_inf
   const uint32_t slot = weights->used[index];
   *out_info = (opi_weight_info){.source = opi_row_whole(weights, slot),
                                 .trained = weights->trained[slot],
-                                .changed = weights->changed[slot]};
+                                .changed = weights->rows.changed[slot]};
   for (uint32_t i = 0; i < weights->n_holders; ++i) {
     const opi_holder *holder = &weights->holders[i];
     if (!reads(holder, slot))

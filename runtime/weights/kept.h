@@ -143,6 +143,14 @@ typedef struct opi_bucket_list {
   uint32_t n;
 } opi_bucket_list;
 
+/* [n_sources] of each: rows of the table that are one parameter to the host (rows.c). */
+typedef struct opi_weight_rows {
+  const opi_param_part *const *parts; /* NULL: no tensor groups */
+  uint32_t *next;                     /* the next row of the same parameter; OPIPE_NONE */
+  bool *is_later;                     /* it is not the first of these */
+  bool *changed;                      /* not trained, and set by the host */
+} opi_weight_rows;
+
 struct opi_weights {
   const opipe_allocator *allocator;
   opi_arena arena;
@@ -150,11 +158,8 @@ struct opi_weights {
   opi_transport_ref transport;
   opi_budget *budget;
   const opipe_param_source *sources;
-  bool *trained;                            /* [n_sources] */
-  bool *changed;                            /* [n_sources] not trained, and set by the host */
-  const opi_param_part *const *param_parts; /* [n_sources] NULL: no tensor groups */
-  uint32_t *next_row;      /* [n_sources] the next row of the same parameter (rows.c); OPIPE_NONE */
-  bool *is_later;          /* [n_sources] it is not the first of these */
+  bool *trained; /* [n_sources] */
+  opi_weight_rows rows;
   uint32_t *used;          /* [n_used] slots that a stage reads, rising; first rows */
   uint32_t *ties;          /* [n_ties] slots, rising */
   uint32_t *trained_index; /* [n_sources] */

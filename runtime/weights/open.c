@@ -92,9 +92,9 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   w->used = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->ties = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   w->trained_index = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
-  w->changed = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
+  w->rows.changed = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
   bool *read = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
-  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL || w->changed == NULL ||
+  if (w->used == NULL || w->ties == NULL || w->trained_index == NULL || w->rows.changed == NULL ||
       read == NULL)
     return opi_fail_nomem(err, w->n_sources * sizeof *w->used, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
@@ -105,7 +105,7 @@ static opipe_status list_slots(opi_weights *w, const opi_weight_query *query, op
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     w->trained[slot] = w->trained[slot] && read[slot];
     w->trained_index[slot] = w->n_trained;
-    if (read[slot] && !w->is_later[slot])
+    if (read[slot] && !w->rows.is_later[slot])
       w->used[w->n_used++] = slot;
     if (w->trained[slot])
       ++w->n_trained;
@@ -475,7 +475,7 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->transport = options->transport;
   w->budget = options->budget;
   w->sources = options->sources;
-  w->param_parts = options->parts;
+  w->rows.parts = options->parts;
   w->n_sources = options->n_sources;
   w->n_versions = options->n_versions;
   w->keep_gradients = options->keep_gradients != 0;

@@ -10,16 +10,16 @@
 opipe_status opi_rows_link(opi_weights *w, const bool *read, opipe_error *err) {
   uint32_t *next = OPI_ARENA_ARRAY(&w->arena, uint32_t, w->n_sources);
   bool *later = OPI_ARENA_ARRAY(&w->arena, bool, w->n_sources);
-  w->next_row = next;
-  w->is_later = later;
+  w->rows.next = next;
+  w->rows.is_later = later;
   if (next == NULL || later == NULL)
     return opi_fail_nomem(err, w->n_sources * sizeof *next, "parameters");
   for (uint32_t i = 0; i < w->n_sources; ++i) {
     next[i] = OPIPE_NONE;
-    if (!read[i] || w->param_parts == NULL || w->param_parts[i] == NULL)
+    if (!read[i] || w->rows.parts == NULL || w->rows.parts[i] == NULL)
       continue;
     for (uint32_t k = i; k-- > 0 && !later[i];) {
-      if (!read[k] || w->param_parts[k] == NULL ||
+      if (!read[k] || w->rows.parts[k] == NULL ||
           strcmp(w->sources[k].name, w->sources[i].name) != 0)
         continue;
       next[k] = i;
@@ -30,15 +30,15 @@ opipe_status opi_rows_link(opi_weights *w, const bool *read, opipe_error *err) {
 }
 
 bool opi_row_is_part(const opi_weights *w, uint32_t row) {
-  return w->param_parts != NULL && w->param_parts[row] != NULL && w->param_parts[row]->axis >= 0;
+  return w->rows.parts != NULL && w->rows.parts[row] != NULL && w->rows.parts[row]->axis >= 0;
 }
 
 bool opi_row_repeats(const opi_weights *w, uint32_t row) {
-  return w->is_later[row] && !opi_row_is_part(w, row);
+  return w->rows.is_later[row] && !opi_row_is_part(w, row);
 }
 
 const opipe_param_source *opi_row_whole(const opi_weights *w, uint32_t row) {
-  return opi_row_is_part(w, row) ? &w->param_parts[row]->whole : &w->sources[row];
+  return opi_row_is_part(w, row) ? &w->rows.parts[row]->whole : &w->sources[row];
 }
 
 /* Copies between the whole tensor and a row's part of it, both with elements of whole_bytes /
@@ -69,14 +69,14 @@ opipe_status opi_rows_get(opi_weights *w, uint32_t row, uint64_t n_bytes, opi_ro
   char *own = opi_alloc(w->allocator, (size_t)n_bytes);
   if (own == NULL)
     status = opi_fail_nomem(err, n_bytes, w->sources[row].name);
-  for (uint32_t i = row; i != OPIPE_NONE && status == OPIPE_OK; i = w->next_row[i]) {
+  for (uint32_t i = row; i != OPIPE_NONE && status == OPIPE_OK; i = w->rows.next[i]) {
     const opipe_param_source *source = &w->sources[i];
     const uint64_t own_bytes = opi_row_bytes(w, i, n_bytes);
     if (source->n_bytes == 0)
       continue;
     status = get(w, i, how, own, own_bytes, err);
     if (status == OPIPE_OK)
-      move_part(w->param_parts[i], dst, n_bytes, own, true);
+      move_part(w->rows.parts[i], dst, n_bytes, own, true);
   }
   opi_free(w->allocator, own, (size_t)n_bytes);
   return status;
@@ -89,9 +89,9 @@ opipe_status opi_rows_set(opi_weights *w, uint32_t row, uint64_t n_bytes, opi_ro
   char *own = parts ? opi_alloc(w->allocator, (size_t)n_bytes) : NULL;
   if (parts && own == NULL)
     status = opi_fail_nomem(err, n_bytes, w->sources[row].name);
-  for (uint32_t i = row; i != OPIPE_NONE && status == OPIPE_OK; i = w->next_row[i]) {
+  for (uint32_t i = row; i != OPIPE_NONE && status == OPIPE_OK; i = w->rows.next[i]) {
     if (parts)
-      move_part(w->param_parts[i], (char *)(uintptr_t)src, n_bytes, own, false);
+      move_part(w->rows.parts[i], (char *)(uintptr_t)src, n_bytes, own, false);
     status = set(w, i, how, parts ? own : src, opi_row_bytes(w, i, n_bytes), err);
   }
   opi_free(w->allocator, own, (size_t)n_bytes);

@@ -17,8 +17,10 @@ typedef struct bench {
   opi_bind_options options;
   opi_bound *bound;
   opi_decision plan;
-  opi_dim_binding dim;
+  opi_dim_binding dim, most; /* of a request, of its largest micro-batch */
   opi_stage_times times;
+  opi_train_spec spec;
+  bool trains; /* one micro-batch of fixed rows */
   opi_cut_model *model;
   opi_lists *lists;
 } bench;
@@ -34,14 +36,19 @@ static uint32_t parameter(bench *b, const char *name, uint32_t block, int64_t k,
 }
 
 static void build(bench *b) {
-  const int64_t shape[2] = {-1, HIDDEN};
+  const int64_t shape[2] = {b->trains ? ROWS : -1, HIDDEN}, bias[1] = {HIDDEN};
   uint32_t x = test_input(&b->g, "x", OPIPE_FLOAT, shape, 2), y = OPIPE_NONE;
-  test_dim(&b->g, 0, 0, "batch");
+  if (!b->trains)
+    test_dim(&b->g, 0, 0, "batch");
   for (uint32_t i = 0; i < BLOCKS; ++i) {
     const uint32_t up = test_op(&b->g, "MatMul", x, parameter(b, "up", i, HIDDEN, FEATURES));
     test_node(&b->g, "Relu", 14, &up, 1, NULL, 0, &y, 1);
     const uint32_t down = test_op(&b->g, "MatMul", y, parameter(b, "down", i, FEATURES, HIDDEN));
     x = test_op(&b->g, "Add", x, down);
+    if (b->trains) {
+      const char *name = opi_arena_printf(&b->arena, "bias%u", i);
+      x = test_op(&b->g, "Add", x, test_known(&b->g, name, OPIPE_FLOAT, bias, 1, NULL));
+    }
   }
   test_rename(&b->g, x, "y");
   test_output(&b->g, x);
@@ -62,9 +69,16 @@ static void decide(bench *b, uint32_t width) {
       .schedule = "test",
       .n_nodes = g->n_nodes,
       .binding = {.dims = &b->dim, .n_dims = 1, .batch_dim = "batch", .batch_rows = ROWS}};
+  if (b->trains) {
+    b->spec = (opi_train_spec){.loss = {.kind = OPI_LOSS_MSE, .output = "y", .labels = "wanted"},
+                               .optimizer = {.kind = OPIPE_OPTIMIZER_SGD}};
+    plan->train = &b->spec;
+    plan->n_microbatches = 1;
+    plan->binding = (opi_plan_binding){.dims = NULL};
+  }
   plan->instance_rank = OPI_ARENA_ARRAY(&b->arena, uint32_t, STAGES);
   plan->devices = OPI_ARENA_ARRAY(&b->arena, opi_device_spec, plan->n_ranks);
-  plan->actions = OPI_ARENA_ARRAY(&b->arena, opipe_action, STAGES * MICROBATCHES);
+  plan->actions = OPI_ARENA_ARRAY(&b->arena, opipe_action, 2 * STAGES * MICROBATCHES);
   plan->rank_first = OPI_ARENA_ARRAY(&b->arena, uint32_t, plan->n_ranks + 1u);
   plan->node_keys = OPI_ARENA_ARRAY(&b->arena, const char *, g->n_nodes);
   plan->stage_of_node = OPI_ARENA_ARRAY(&b->arena, uint32_t, g->n_nodes);
@@ -79,9 +93,13 @@ static void decide(bench *b, uint32_t width) {
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     plan->rank_first[r] = plan->n_actions;
     plan->devices[r] = (opi_device_spec){.kind = "cpu", .options = ""};
-    for (uint32_t m = 0; r % width == 0 && m < MICROBATCHES; ++m) {
+    for (uint32_t m = 0; r % width == 0 && m < plan->n_microbatches; ++m) {
       plan->actions[plan->n_actions++] = (opipe_action){
           .rank = r, .stage = r / width, .microbatch = m, .pass = OPIPE_PASS_FORWARD};
+      if (b->trains) {
+        plan->actions[plan->n_actions++] = (opipe_action){
+            .rank = r, .stage = r / width, .microbatch = m, .pass = OPIPE_PASS_BACKWARD};
+      }
     }
   }
   plan->rank_first[plan->n_ranks] = plan->n_actions;
@@ -91,23 +109,23 @@ static void decide(bench *b, uint32_t width) {
   }
 }
 
-static void open_bench(bench *b, uint32_t width) {
+static void open_bench(bench *b, uint32_t width, bool trains) {
   opipe_error err = OPIPE_ERROR_INIT;
   memset(b, 0, sizeof *b);
+  b->trains = trains;
   test_open(&b->g);
   opi_arena_init(&b->arena, opi_allocator_system(), 0);
   build(b);
   b->dim = (opi_dim_binding){.name = "batch", .value = ROWS};
-  opi_dim_binding most = {.name = "batch", .value = (ROWS + MICROBATCHES - 1) / MICROBATCHES};
+  b->most = (opi_dim_binding){.name = "batch", .value = (ROWS + MICROBATCHES - 1) / MICROBATCHES};
   b->options = test_options();
-  b->options.flags |= OPI_BIND_NO_FUSE;
+  b->options.flags |= OPI_BIND_NO_FUSE | (trains ? (uint32_t)OPI_BIND_KEEP_PARAMETERS : 0u);
   b->options.evaluator = test_backend_evaluator();
-  b->options.dims = &most;
-  b->options.n_dims = 1;
+  b->options.dims = &b->most;
+  b->options.n_dims = trains ? 0 : 1;
   OPI_ASSERT_OK_FATAL(opi_bind(&b->g.model, &b->options, &b->bound, &err), &err);
-  b->plan.binding.bind_flags = b->options.flags;
   decide(b, width);
-  b->plan.binding.bind_flags = OPI_BIND_NO_FUSE;
+  b->plan.binding.bind_flags = b->options.flags;
 }
 
 static opipe_status make_model(bench *b, opipe_error *err) {
@@ -256,7 +274,7 @@ static void test_a_group_is_planned_and_proven(void) {
   for (size_t i = 0; i < OPI_COUNT(widths); ++i) {
     bench b;
     opipe_error err = OPIPE_ERROR_INIT;
-    open_bench(&b, widths[i]);
+    open_bench(&b, widths[i], false);
     OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
     OPI_ASSERT_INT(b.model->n_pieces, b.model->n_places * widths[i]);
     check_table(&b, widths[i]);
@@ -272,7 +290,7 @@ static void test_sums_take_time(void) {
   bench b;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_replay_result fast = {0}, slow = {0};
-  open_bench(&b, 2);
+  open_bench(&b, 2, false);
   OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
   OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
   const opi_cut *cut = b.model->cuts[0];
@@ -294,7 +312,7 @@ static void test_the_reference_adds_up_once(void) {
   bench b;
   opipe_error err = OPIPE_ERROR_INIT;
   uint32_t n_sums = 0, n_computed[3] = {0};
-  open_bench(&b, 3);
+  open_bench(&b, 3, false);
   OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
   OPI_ASSERT_OK_FATAL(make_lists(&b, true, &err), &err);
   for (uint32_t i = 0; i < b.lists->n_steps; ++i) {
@@ -312,13 +330,73 @@ static void test_the_reference_adds_up_once(void) {
   close_bench(&b);
 }
 
+/* ---- training ---- */
+
+/* Parts are rows, and so is every member's copy of a whole parameter; no program has a collective.
+ */
+static void check_training_table(const bench *b, uint32_t width) {
+  const opi_cut *cut = b->model->cuts[0];
+  uint32_t n_whole = 0;
+  OPI_ASSERT_INT(cut->n_params, 3 * BLOCKS * width);
+  for (uint32_t i = 0; i < cut->n_params; ++i) {
+    OPI_ASSERT(cut->trained[i]);
+    OPI_ASSERT_FATAL(cut->parts[i] != NULL);
+    n_whole += cut->parts[i]->axis < 0;
+    if (cut->parts[i]->axis < 0)
+      OPI_ASSERT(strncmp(cut->sources[i].name, "bias", 4) == 0 && cut->sources[i].data != NULL);
+  }
+  OPI_ASSERT_INT(n_whole, BLOCKS * width);
+  for (uint32_t i = 0; i < cut->n_stages * cut->n_kinds; ++i) {
+    const opi_program *program = &cut->programs[i];
+    for (uint32_t n = 0; n < program->graph.n_nodes; ++n)
+      OPI_ASSERT(strncmp(program->graph.nodes[n].op, "Group", 5) != 0);
+    for (uint32_t k = 0; k < program->n_params; ++k)
+      OPI_ASSERT_INT(cut->parts[program->params[k]]->member, i / cut->n_kinds % width);
+  }
+}
+
+/* Forward, a sum behind every block; backward, one in front of every block but the first. */
+static void test_a_group_trains(void) {
+  enum { WIDTH = 3, SUMS = 2 * BLOCKS - 1 };
+  bench b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  open_bench(&b, WIDTH, true);
+  OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+  check_training_table(&b, WIDTH);
+  OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
+  const opi_lists *l = b.lists;
+  for (uint32_t rank = 0; rank < l->n_ranks; ++rank) {
+    const uint32_t stage = rank / WIDTH, n = stage == 0 ? BLOCKS - 1 : BLOCKS;
+    uint32_t last_place = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const opi_step *step = sum_of(l, rank, i);
+      OPI_ASSERT_FATAL(step != NULL);
+      const opi_list_meeting *meeting = &l->meetings[step->route];
+      const bool backward = i >= BLOCKS / STAGES;
+      OPI_ASSERT_INT(step->route, sum_of(l, stage * WIDTH, i)->route);
+      OPI_ASSERT_INT(meeting->pass, backward ? OPI_PROGRAM_B : OPI_PROGRAM_F);
+      OPI_ASSERT_INT(meeting->values[0].inner, ROWS * HIDDEN);
+      OPI_ASSERT(i % (BLOCKS / STAGES) == 0 ||
+                 (backward ? meeting->place < last_place : meeting->place > last_place));
+      last_place = meeting->place;
+    }
+    OPI_ASSERT(sum_of(l, rank, n) == NULL);
+  }
+  OPI_ASSERT_OK_FATAL(make_lists(&b, true, &err), &err);
+  uint32_t n_sums = 0;
+  for (uint32_t i = 0; i < b.lists->n_steps; ++i)
+    n_sums += b.lists->steps[i].kind == OPI_ACT_SUM;
+  OPI_ASSERT_INT(n_sums, SUMS);
+  close_bench(&b);
+}
+
 /* ---- refusals ---- */
 
 static void test_swapped_sums_are_refused_with_the_cycle(void) {
   bench b;
   opipe_error err = OPIPE_ERROR_INIT;
   uint32_t first = OPIPE_NONE;
-  open_bench(&b, 2);
+  open_bench(&b, 2, false);
   OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
   OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
   for (uint32_t i = b.lists->rank_first[1]; i < b.lists->rank_first[2]; ++i) {
@@ -354,7 +432,7 @@ static void refused(bench *b, opipe_status status, const char *words) {
 static void test_refusals_name_both_numbers(void) {
   bench b;
   uint32_t shares[STAGES] = {1, 1};
-  open_bench(&b, 2);
+  open_bench(&b, 2, false);
   b.plan.n_ranks = 3;
   refused(&b, OPIPE_E_INVALID, "2 members cannot share 3 ranks");
   b.plan.n_ranks = 4;
@@ -370,12 +448,12 @@ static void test_refusals_name_both_numbers(void) {
   b.plan.n_parts = 2;
   refused(&b, OPIPE_E_UNSUPPORTED, "backwards in parts");
   close_bench(&b);
-  open_bench(&b, FEATURES + 2); /* more members than features */
+  open_bench(&b, FEATURES + 2, false); /* more members than features */
   refused(&b, OPIPE_E_UNSUPPORTED, "9 members has nothing to divide");
   close_bench(&b);
 }
 
 OPI_TEST_MAIN("tensor groups", OPI_TEST(test_a_group_is_planned_and_proven),
               OPI_TEST(test_sums_take_time), OPI_TEST(test_the_reference_adds_up_once),
-              OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
+              OPI_TEST(test_a_group_trains), OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
               OPI_TEST(test_refusals_name_both_numbers))

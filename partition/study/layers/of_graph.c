@@ -271,7 +271,7 @@ static opipe_status count_rows(counting *c, int64_t rows, uint32_t k, sized *s) 
     return opi_fail_nomem(c->err, c->n_nodes * sizeof(double), "costs");
   if (c->q->spec != NULL) {
     OPI_TRY(opi_train_gradient(&c->plan->decided, c->q->env->model, s->bound, c->layer_of_node,
-                               NULL, NULL, c->q->env->bind, &s->training, c->err));
+                               NULL, NULL, NULL, c->q->env->bind, &s->training, c->err));
   }
   OPI_TRY(cost_nodes(c, s));
   OPI_TRY(cut_layers(c, s));
