@@ -158,6 +158,18 @@ static void test_forms(void) {
   rows_close(&first);
 }
 
+/* Activations in place of ids. */
+static void test_activations(void) {
+  char path[200];
+  rows_model t;
+  rows_run r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *file = file_of("rows/embeddings", path, sizeof path);
+  OPI_ASSERT_FATAL(rows_open(&t, file, ROWS_CONTEXT, NULL, 0, &err));
+  (void)rows_check_mixes("embeddings", &t, OPI_COUNT(rows_mixes), &r);
+  rows_close(&t);
+}
+
 /* Windows and slopes become attributes, nothing else. */
 static void test_masks(void) {
   static const char *const names[] = {"rows/window", "rows/alibi"};
@@ -269,6 +281,7 @@ static void test_refusals(void) {
       {"rows_shifted", "(Pad) does not carry the axis: dimension 1 is padded"},
       {"by_length", "is another for 4 tokens than for 70"},
       {"branch_on_length", "is another for 4 tokens than for 70: the context crosses a branch"},
+      {"branch_on_table", "reads 'table_long' for 70 tokens, 'table_short' for 4: the context"},
       {"recurrent", "(Add): no row form: it joins rows with a state"},
       {"convolved", "(Concat): no row form: it joins rows with a state"},
       {"crossed", "its keys or values are the same for all rows: cross-attention"},
@@ -330,6 +343,7 @@ static void test_bad_numbers(void) {
   rows_close(&t);
 }
 
-OPI_TEST_MAIN("row form", OPI_TEST(test_forms), OPI_TEST(test_masks), OPI_TEST(test_wanted),
-              OPI_TEST(test_another_programs_numbers), OPI_TEST(test_refusals),
-              OPI_TEST(test_branch_on_one_side), OPI_TEST(test_bad_numbers))
+OPI_TEST_MAIN("row form", OPI_TEST(test_forms), OPI_TEST(test_activations), OPI_TEST(test_masks),
+              OPI_TEST(test_wanted), OPI_TEST(test_another_programs_numbers),
+              OPI_TEST(test_refusals), OPI_TEST(test_branch_on_one_side),
+              OPI_TEST(test_bad_numbers))
