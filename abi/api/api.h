@@ -65,8 +65,10 @@ struct opi_plan_object {
 };
 
 /* How the processes of a team open a session together; team NULL: there is none. */
+typedef struct opi_following opi_following;
 typedef struct opi_meeting {
   opi_team_object *team; /* a reference */
+  opi_following *follow; /* team/follow.h; NULL: every process makes its calls itself */
   opipe_board board;     /* the team's, with keys of this session */
   opi_teller teller;
   char lane[64]; /* "session NAME #number": sessions with the same one meet */
@@ -415,6 +417,9 @@ opipe_status opi_team_check_transport(opi_team *team, const opipe_team_info *inf
  * threads of other processes that have the same cores. */
 opipe_status opi_meeting_compare(const opi_session_object *session, uint32_t flags,
                                  opipe_status own, uint32_t *out_threads, opipe_error *err);
+uint32_t opi_meeting_number(const opi_meeting *meeting); /* the same in all processes */
+/* follow_repeat.c */
+opipe_status opi_api_session_follow(opi_session_object *session, opipe_error *err);
 /* Callbacks of opi_session_env; ctx: opi_meeting. */
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);

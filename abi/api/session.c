@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 #include "runtime/trace/trace.h"
 
 void opi_session_unref(void *session) {
@@ -14,8 +15,10 @@ void opi_session_unref(void *session) {
     return;
   opi_plan_object *plan = s->plan;
   const opipe_allocator *allocator = &plan->model->context->allocator;
+  opi_follow_tell_close(s);
   opi_meeting_part(s);
   opi_session_close(s->session);
+  opi_follow_close(s);
   opi_meeting_end(&s->meeting);
   opi_free(allocator, s->devices, s->n_ranks * sizeof *s->devices);
   opi_free(allocator, s->backends, s->n_ranks * sizeof(*s->backends));
@@ -204,15 +207,22 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
     env.process = s->meeting.info.rank;
     env.n_processes = s->meeting.info.size;
     env.together = (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_gather,
-                                  opi_meeting_check, opi_meeting_told,  &s->meeting};
+                                  opi_meeting_check, opi_meeting_told,  NULL,
+                                  &s->meeting};
   }
-  opipe_status status = prepare(context, s, params, &env, id, err);
+  opipe_status status = opi_follow_open(s, params, err);
+  if (s->meeting.follow != NULL)
+    env.together.follow = opi_follow_word;
+  if (status == OPIPE_OK)
+    status = prepare(context, s, params, &env, id, err);
   if (meets)
     status = opi_meeting_compare(s, params->flags, status, &env.threads_elsewhere, err);
   if (status < 0)
     return status;
   report_kernels(context, s);
-  return opi_session_open(&env, params, &s->session, err);
+  opipe_session_params of_all = *params;
+  OPI_TRY(opi_follow_share(s, &of_all, err));
+  return opi_session_open(&env, &of_all, &s->session, err);
 }
 
 static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan,
@@ -276,10 +286,11 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   OPI_TRY(opi_session_check_counts(s->session, "session_submit", false, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
   OPI_TRY(opi_lr_check(params, "session_submit", false, err));
-  return opi_started(own.state == NULL
-                         ? opi_session_submit(s->session, &own, &request, out_request, err)
-                         : opi_submit_to_state(s, &own, out_request, err),
-                     out_request);
+  OPI_TRY(opi_follow_begin(s, OPIPE_START_REQUEST, &own, err));
+  const opipe_status status = own.state == NULL
+                                  ? opi_session_submit(s->session, &own, &request, out_request, err)
+                                  : opi_submit_to_state(s, &own, out_request, err);
+  return opi_started(opi_follow_end(s, status), out_request);
 }
 
 static opipe_status start(opi_session_object *s, uint32_t what, const opipe_submit_params *params,
@@ -330,7 +341,9 @@ opipe_status opi_api_request_queued(opi_request *request, uint64_t timeout_ns, o
 }
 
 opipe_status opi_api_request_cancel(opi_request *request, opipe_error *err) {
-  return opi_request_cancel(request, err);
+  OPI_TRY(opi_request_cancel(request, err));
+  opi_follow_cancelled(request);
+  return OPIPE_OK;
 }
 
 opipe_status opi_api_request_output(opi_request *request, uint32_t index, opipe_tensor *out_tensor,
@@ -365,6 +378,7 @@ opipe_status opi_api_session_memory(opi_session_object *s, uint32_t rank,
 opipe_status opi_api_session_trace(opi_session_object *s, uint32_t format, opipe_write_fn write,
                                    void *ctx, opipe_error *err) {
   OPI_TRY(opi_choice_check("session_trace", "format", format, OPIPE_TRACE_HTML, err));
+  OPI_TRY(opi_follow_refuse(s, "session_trace", err));
   const opi_model_object *model = s->plan->model;
   const opi_model *file = model->unbound != NULL ? model->unbound->file : model->file;
   return opi_session_trace(s->session, format, file == NULL ? NULL : file->path, write, ctx, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* States of request streams; their handles are those of the runtime's streams. */
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 
 opipe_status opi_submit_to_state(opi_session_object *s, opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err) {
@@ -19,17 +20,17 @@ opipe_status opi_api_session_state_open(opi_session_object *s, const opipe_state
   if (out_state == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_state_open: out_state is NULL");
   OPI_TRY(opi_params_read(&opi_struct_state_params, "session_state_open", params, &own, err));
-  return opi_stream_open(s->session->setup, &own, out_state, err);
+  return opi_follow_state_open(s, &own, out_state, err);
 }
 
 opipe_status opi_api_state_reset(opi_stream *stream, opipe_error *err) {
-  return opi_stream_reset(stream, err);
+  return opi_follow_state(stream, NULL, err);
 }
 
 opipe_status opi_api_state_copy(opi_stream *stream, opipe_state *from, opipe_error *err) {
   opi_entry in;
   OPI_TRY(opi_handle_enter(from, OPI_HANDLE_STATE, "state_copy", &in, err));
-  const opipe_status status = opi_stream_copy(stream, in.object, err);
+  const opipe_status status = opi_follow_state(stream, in.object, err);
   opi_handle_leave(&in);
   return status;
 }

@@ -5,6 +5,7 @@
  * allocator do so themselves: context.c.)
  */
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 #include "loader/base/fp.h"
 
 /* ---- sinks ---- */
@@ -253,7 +254,13 @@ ENTRY(SESSION, session_try_save, (opipe_session *handle, uint32_t what, const ch
 ENTRY(SESSION, session_state_open, (opipe_session *handle, const opipe_state_params *params,
       opipe_state **out_state, opipe_error *err),
       (self, params, out_state, err))
-ENTRY_END(STATE, state_close, opipe_state)
+static void state_close(opipe_state *handle) {
+  opi_fp_border border;
+  opi_fp_enter(&border);
+  opi_follow_state_close(handle);
+  opi_handle_destroy(handle, OPI_HANDLE_STATE, "state_close");
+  opi_fp_leave(&border);
+}
 ENTRY(STATE, state_reset, (opipe_state *handle, opipe_error *err), (self, err))
 ENTRY(STATE, state_copy, (opipe_state *handle, opipe_state *from, opipe_error *err),
       (self, from, err))
@@ -372,6 +379,7 @@ ENTRY(MODEL, plan_share, (opipe_model *handle, const opipe_share_params *params,
 ENTRY(SESSION, session_needs, (opipe_session *handle, const char *name, uint32_t *out_needed,
       opipe_error *err),
       (self, name, out_needed, err))
+ENTRY(SESSION, session_follow, (opipe_session *handle, opipe_error *err), (self, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -486,6 +494,7 @@ static const opipe_api api = {
     .team_step = team_step,
     .plan_share = plan_share,
     .session_needs = session_needs,
+    .session_follow = session_follow,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 #include "loader/gradient/account.h"
 #include "loader/gradient/gradient.h"
 
@@ -170,6 +171,7 @@ opipe_status opi_api_session_train_step(opi_session_object *session,
   if (params == NULL || out_ticket == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_train_step: an argument is NULL");
   OPI_TRY(opi_session_check_counts(session->session, "session_train_step", true, params, err));
+  OPI_TRY(opi_follow_refuse(session, "session_train_step", err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_train_step", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_train_step", err));
   OPI_TRY(opi_lr_check(params, "session_train_step", true, err));
@@ -188,13 +190,16 @@ opipe_status opi_api_session_evaluate(opi_session_object *session,
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_evaluate", params, &own, err));
   OPI_TRY(refuse_state(&own, "session_evaluate", err));
   OPI_TRY(opi_lr_check(params, "session_evaluate", false, err));
-  return opi_started(opi_train_evaluate(session->session, &own, &request, out_request, err),
-                     out_request);
+  OPI_TRY(opi_follow_begin(session, OPIPE_START_EVALUATION, &own, err));
+  const opipe_status status =
+      opi_train_evaluate(session->session, &own, &request, out_request, err);
+  return opi_started(opi_follow_end(session, status), out_request);
 }
 
 opipe_status opi_api_session_flush(opi_session_object *session, opipe_error *err) {
   if (opi_train_weights(session->session) == NULL)
     return OPIPE_OK; /* no step can be under way */
+  OPI_TRY(opi_follow_refuse(session, "session_flush", err));
   return opi_train_flush(session->session, UINT64_MAX, err);
 }
 
@@ -223,6 +228,7 @@ opipe_status opi_session_rest(opi_session_object *session, opi_weights **out_wei
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  OPI_TRY(opi_follow_refuse(session, "a call that reads or writes parameters", err));
   return opi_train_rest(session->session, err);
 }
 
@@ -231,6 +237,7 @@ opipe_status opi_session_rest_to_read(opi_session_object *session, opi_weights *
   *out_weights = opi_train_weights(session->session);
   if (*out_weights == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is for inference");
+  OPI_TRY(opi_follow_refuse(session, "a call that reads parameters", err));
   return opi_train_rest_to_read(session->session, err);
 }
 

@@ -475,6 +475,7 @@ int cli_train(const cli_options *options);
 int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
 int cli_launch(const cli_options *options);
+int cli_follow(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */

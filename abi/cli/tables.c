@@ -30,6 +30,7 @@ enum {
   PROFILE,  /* profile */
   TUNE,     /* tune */
   LAUNCH,   /* launch */
+  FOLLOW,   /* follow */
   COMMON    /* every command */
 };
 
@@ -381,6 +382,18 @@ const cli_option cli_option_rows[] = {
     {LAUNCH, "logs", "DIR", "also write each process's lines to DIR/rank-R.log", TEXT(launch.logs)},
     {LAUNCH, "help", NULL, "this text", NULL, 0, 0, 0, NULL, .letter = 'h'},
 
+    {FOLLOW, "launcher", "none|NAME",
+     "whose variables say which process this is: torchrun, openmpi, hydra, slurm (default: the "
+     "first complete set)",
+     TEXT(team.launcher)},
+    {FOLLOW, "silence", "SECONDS",
+     "a process that is not heard from for so long has failed (10; at least 0.1)",
+     REAL(team.silence_s)},
+    {FOLLOW, "allow-symlinks", NULL, "external data may be reached through symlinks",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_SYMLINKS)},
+    {FOLLOW, "allow-hardlinks", NULL, "external data may have several hard links",
+     BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
+
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      LIST(plugins)},
@@ -452,6 +465,13 @@ const cli_command cli_commands[] = {
      "others have 3 seconds, then SIGTERM, 5 seconds later SIGKILL; its status is that of launch\n"
      "(128 + N for signal N). Signals are passed on.\n",
      .basics = "processes help"},
+    {"follow",
+     "repeat the calls that process 0 of a team, a server or a host, makes on a model, with its "
+     "plan",
+     "MODEL",
+     cli_follow,
+     {FOLLOW, COMMON},
+     .basics = "launcher silence json help"},
     {"plugins",
      "list the plugins found, and why others were refused",
      NULL,
@@ -518,6 +538,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [PROFILE] = "Profiles",
                                      [TUNE] = "Kernels",
                                      [LAUNCH] = "Processes",
+                                     [FOLLOW] = "Following",
                                      [COMMON] = "Common"};
 
 /* True if it is the k-th word of "a b c". */

@@ -121,6 +121,13 @@ opipe_status opi_group_gather(opi_builder *b, uint32_t x, uint32_t axis, const i
   return emit(b, OPI_COLLECTIVE_GATHER, x, &attrs, out, err);
 }
 
+opipe_status opi_group_scatter(opi_builder *b, uint32_t x, uint32_t axis, const int64_t *parts,
+                               uint32_t n_parts, uint32_t member, uint32_t *out, opipe_error *err) {
+  opi_attrs attrs;
+  parts_attrs(&attrs, axis, parts, n_parts, member);
+  return emit(b, OPI_COLLECTIVE_SCATTER, x, &attrs, out, err);
+}
+
 /* -- gradients --------------------------------------------------------------------------------- */
 
 static opipe_status sum_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
@@ -139,14 +146,13 @@ static opipe_status spread_gradient(opi_grad *g, const opi_node *node, opipe_err
 static opipe_status gather_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
   const uint32_t dy = opi_grad_of(g, node, 0);
   opi_collective how;
-  opi_attrs attrs;
   uint32_t dx = dy;
   int64_t first = 0;
   if (dy == OPIPE_NONE || !opi_collective_of(g->builder->graph, node, &how))
     return OPIPE_OK;
   if (opi_attr_int(node, "sum", 0) != 0) {
-    parts_attrs(&attrs, how.axis, how.parts, how.n_parts, how.member);
-    OPI_TRY(emit(g->builder, OPI_COLLECTIVE_SCATTER, dy, &attrs, &dx, err));
+    OPI_TRY(opi_group_scatter(g->builder, dy, (uint32_t)how.axis, how.parts, how.n_parts,
+                              how.member, &dx, err));
   } else {
     for (uint32_t i = 0; i < how.member; ++i)
       first += how.parts[i];

@@ -32,6 +32,8 @@ opipe_status opi_group_sum(opi_builder *b, uint32_t x, uint32_t *out, opipe_erro
 opipe_status opi_group_gather(opi_builder *b, uint32_t x, uint32_t axis, const int64_t *parts,
                               uint32_t n_parts, uint32_t member, bool sum, uint32_t *out,
                               opipe_error *err);
+opipe_status opi_group_scatter(opi_builder *b, uint32_t x, uint32_t axis, const int64_t *parts,
+                               uint32_t n_parts, uint32_t member, uint32_t *out, opipe_error *err);
 
 /* Cross entropy of logits whose classes are divided. attrs: those of SoftmaxCrossEntropyLoss
  * (reduction, ignore_index) and `smoothing`. in: the member's scores [N, own, d...], labels

@@ -53,9 +53,105 @@ static opipe_status check_value(const opi_row_form *form, const opi_value *x, in
                   x->name, (int)FEW_TOKENS, form->context);
 }
 
+static void mark_producer(const opi_graph *g, uint32_t v, bool *marks) {
+  const uint32_t n = v == OPIPE_NONE ? OPIPE_NONE : g->values[v].producer;
+  if (n != OPIPE_NONE)
+    marks[n] = true;
+}
+
+/* The nodes that make value v: masks and lengths of attention are read, not made. front: those that
+ * an attention needs; NULL: not wanted. Returns the number of attentions. */
+static uint32_t mark_nodes(const opi_graph *g, uint32_t v, bool *main, bool *front) {
+  uint32_t n_attentions = 0;
+  memset(main, 0, g->n_nodes * sizeof *main);
+  if (front != NULL)
+    memset(front, 0, g->n_nodes * sizeof *front);
+  mark_producer(g, v, main);
+  for (uint32_t n = g->n_nodes; n-- > 0;) {
+    const opi_node *node = &g->nodes[n];
+    const bool attention = main[n] && opi_op_of(node)->kind == OPI_KIND_ATTENTION;
+    n_attentions += attention;
+    if (front != NULL)
+      front[n] = front[n] || attention;
+    for (uint32_t i = 0; main[n] && i < node->n_in; ++i) {
+      if (attention && i > OPI_ATT_V)
+        continue;
+      mark_producer(g, node->in[i], main);
+      if (front != NULL && front[n])
+        mark_producer(g, node->in[i], front);
+    }
+  }
+  return n_attentions;
+}
+
+/* The next node of `main` from n on that is not a mere movement; n_nodes: none. */
+static uint32_t next_node(const opi_graph *g, const bool *main, uint32_t n) {
+  const uint32_t moves = OPI_TAKES_FORM | OPI_TAKES_STRETCHED | OPI_TAKES_REPEATED |
+                         OPI_TAKES_PART | OPI_TAKES_JOINED | OPI_TAKES_TURNED | OPI_TAKES_CAST;
+  while (n < g->n_nodes && (!main[n] || (opi_op_of(&g->nodes[n])->takes & moves) != 0))
+    ++n;
+  return n;
+}
+
+/* The first parameter that x reads and y does not; NULL: none, *out_other: what y reads there. */
+static const opi_value *other_parameter(const opi_graph *a, const opi_node *x, const opi_graph *b,
+                                        const opi_node *y, const char **out_other) {
+  const bool attention = opi_op_of(x)->kind == OPI_KIND_ATTENTION;
+  const uint32_t n = attention ? OPI_ATT_V + 1 : x->n_in;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t q = opi_node_in(y, i);
+    *out_other = q == OPIPE_NONE ? "" : b->values[q].name;
+    if (x->in[i] != OPIPE_NONE && (a->values[x->in[i]].flags & OPI_VALUE_INITIALIZER) != 0 &&
+        strcmp(a->values[x->in[i]].name, *out_other) != 0)
+      return &a->values[x->in[i]];
+  }
+  return NULL;
+}
+
+static opipe_status check_node(const opi_row_form *form, const opi_node *x, const opi_graph *b,
+                               const opi_node *y, opipe_error *err) {
+  const char *other = "";
+  if (x == NULL || y == NULL || strcmp(x->op, y->op) != 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "no row form: %" PRId64
+                    " tokens have node '%s' (%s) where %d have '%s' (%s): "
+                    "the context crosses a branch on the length",
+                    form->context, x == NULL ? "" : x->name, x == NULL ? "none" : x->op,
+                    (int)FEW_TOKENS, y == NULL ? "" : y->name, y == NULL ? "none" : y->op);
+  }
+  const opi_value *p = other_parameter(form->whole->graph, x, b, y, &other);
+  if (p == NULL)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "no row form: node '%s' (%s) reads '%s' for %" PRId64
+                  " tokens, '%s' for %d: the "
+                  "context crosses a branch on the length",
+                  x->name, x->op, p->name, form->context, other, (int)FEW_TOKENS);
+}
+
+/* The same operators on the same parameters, whatever the number of tokens. */
+static opipe_status check_nodes(const opi_row_form *form, const opi_bound *few, opipe_error *err) {
+  const opi_graph *a = form->whole->graph, *b = few->graph;
+  const uint32_t logits = opi_bound_value(few, a->values[form->logits].name);
+  bool *main = OPI_ARENA_ARRAY(&form->tokens->arena, bool, b->n_nodes + 1);
+  if (main == NULL)
+    return opi_fail_nomem(err, b->n_nodes, "nodes");
+  if (logits != OPIPE_NONE)
+    (void)mark_nodes(b, logits, main, NULL);
+  uint32_t n = next_node(a, form->main, 0), m = next_node(b, main, 0);
+  while (n < a->n_nodes || m < b->n_nodes) {
+    OPI_TRY(check_node(form, n < a->n_nodes ? &a->nodes[n] : NULL, b,
+                       m < b->n_nodes ? &b->nodes[m] : NULL, err));
+    n = next_node(a, form->main, n + 1);
+    m = next_node(b, main, m + 1);
+  }
+  return OPIPE_OK;
+}
+
 /* Values that something other than a mask reads. */
 static opipe_status check_few(const opi_row_form *form, const opi_bound *few, opipe_error *err) {
   const opi_graph *g = form->whole->graph;
+  OPI_TRY(check_nodes(form, few, err));
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
     const bool attention = opi_op_of(node)->kind == OPI_KIND_ATTENTION;
@@ -77,36 +173,6 @@ static opipe_status check_few(const opi_row_form *form, const opi_bound *few, op
   return OPIPE_OK;
 }
 
-static void mark_producer(const opi_graph *g, uint32_t v, bool *marks) {
-  const uint32_t n = v == OPIPE_NONE ? OPIPE_NONE : g->values[v].producer;
-  if (n != OPIPE_NONE)
-    marks[n] = true;
-}
-
-/* The nodes that make value v: masks and lengths of attention are read, not made. Returns the
- * number of attentions. */
-static uint32_t mark_nodes(opi_row_form *form, uint32_t v) {
-  const opi_graph *g = form->whole->graph;
-  uint32_t n_attentions = 0;
-  memset(form->main, 0, g->n_nodes * sizeof *form->main);
-  memset(form->front, 0, g->n_nodes * sizeof *form->front);
-  mark_producer(g, v, form->main);
-  for (uint32_t n = g->n_nodes; n-- > 0;) {
-    const opi_node *node = &g->nodes[n];
-    const bool attention = form->main[n] && opi_op_of(node)->kind == OPI_KIND_ATTENTION;
-    n_attentions += attention;
-    form->front[n] = form->front[n] || attention;
-    for (uint32_t i = 0; form->main[n] && i < node->n_in; ++i) {
-      if (attention && i > OPI_ATT_V)
-        continue;
-      mark_producer(g, node->in[i], form->main);
-      if (form->front[n])
-        mark_producer(g, node->in[i], form->front);
-    }
-  }
-  return n_attentions;
-}
-
 /* By default the output that most attentions stand before. */
 static opipe_status find_logits(opi_row_form *form, const char *output, opipe_error *err) {
   const opi_graph *g = form->whole->graph;
@@ -117,13 +183,13 @@ static opipe_status find_logits(opi_row_form *form, const char *output, opipe_er
     return opi_fail_nomem(err, g->n_nodes * 2, "nodes");
   form->logits = output != NULL ? opi_bound_value(form->whole, output) : OPIPE_NONE;
   for (uint32_t o = 0; output == NULL && o < g->n_outputs; ++o) {
-    const uint32_t n = mark_nodes(form, g->outputs[o]);
+    const uint32_t n = mark_nodes(g, g->outputs[o], form->main, form->front);
     if (form->logits != OPIPE_NONE && n <= most)
       continue;
     form->logits = g->outputs[o];
     most = n;
   }
-  if (form->logits != OPIPE_NONE && mark_nodes(form, form->logits) > 0)
+  if (form->logits != OPIPE_NONE && mark_nodes(g, form->logits, form->main, form->front) > 0)
     return OPIPE_OK;
   if (form->logits != OPIPE_NONE) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -165,7 +231,10 @@ opipe_status opi_row_form_find(const opi_model *model, const opi_bind_options *o
   opi_arena_init(&form->arena, options->allocator, 0);
   form->context = context;
   form->evaluator = options->evaluator;
-  opipe_status status = opi_row_bind(model, options, context, &form->whole, err);
+  form->masks = opi_row_masks_new(&form->arena);
+  opipe_status status = form->masks == NULL
+                            ? opi_fail_nomem(err, 64, "masks")
+                            : opi_row_bind(model, options, context, &form->whole, err);
   if (status >= 0)
     status = opi_row_refused(find_logits(form, output, err), err);
   if (status >= 0)

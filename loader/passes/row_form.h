@@ -24,6 +24,8 @@
 
 #include "loader/passes/tokens.h"
 
+typedef struct opi_row_masks opi_row_masks; /* row_mask.c */
+
 typedef struct opi_row_form {
   opi_arena arena;
   opi_bound *whole; /* bound for `context` tokens of one sequence */
@@ -31,8 +33,9 @@ typedef struct opi_row_form {
   int64_t context;
   const opi_evaluator *evaluator; /* borrowed */
   uint32_t logits;                /* a value of the whole graph */
-  bool *main;                     /* [n_nodes] the logits need it, not only by a mask */
-  bool *front;                    /* [n_nodes] an attention needs it, or it is one */
+  opi_row_masks *masks; /* read so far: graphs of one form are made by one thread at a time */
+  bool *main;           /* [n_nodes] the logits need it, not only by a mask */
+  bool *front;          /* [n_nodes] an attention needs it, or it is one */
 } opi_row_form;
 
 /* output: the wanted output's name; NULL: the first of those that most attentions stand before. The

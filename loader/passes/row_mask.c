@@ -14,6 +14,7 @@ static const double LOW = -1e3; /* as token_mask.c */
 typedef struct reader {
   rower *r;
   const opi_node *node;
+  opi_arena *arena;          /* of slopes */
   const opi_value *known;    /* the mask's content; NULL: `content` */
   opi_token_content content; /* numbers NULL too: no mask */
   int64_t stride[3];         /* head, row, key */
@@ -64,7 +65,7 @@ static opipe_status strides_of(reader *m, const int64_t *shape, int32_t rank, in
 static opipe_status open_mask(reader *m, int64_t all_heads, int64_t keys) {
   const uint32_t v = opi_node_in(m->node, OPI_ATT_MASK);
   slicer *s = &m->r->s;
-  char why[200];
+  char why[240];
   m->heads = 1;
   m->keys = keys;
   if (v == OPIPE_NONE)
@@ -77,6 +78,13 @@ static opipe_status open_mask(reader *m, int64_t all_heads, int64_t keys) {
   OPI_TRY(opi_tokens_content(s->t, v, s->evaluator, &s->scratch, &m->content, s->err));
   if (m->content.numbers != NULL)
     return strides_of(m, m->content.shape, (int32_t)m->content.rank, all_heads, keys);
+  if (m->content.input == NULL && opi_elems(mask) > OPI_TOKEN_MOST) {
+    (void)snprintf(why, sizeof why,
+                   "its mask '%.80s' has %" PRIu64 " numbers for a context of %" PRId64
+                   ", more than %" PRIu64,
+                   mask->name, opi_elems(mask), m->r->form->context, (uint64_t)OPI_TOKEN_MOST);
+    return opi_s_refuse(s, m->node, why);
+  }
   (void)snprintf(why, sizeof why, "its mask '%.80s' is not known from constants%s%.60s%s",
                  mask->name, m->content.input == NULL ? "" : "; it depends on input '",
                  m->content.input == NULL ? "" : m->content.input,
@@ -152,7 +160,7 @@ static opipe_status find_slope(const reader *m, int64_t head, int64_t window, fl
 }
 
 static opipe_status find_slopes(const reader *m, int64_t heads, int64_t window, opi_row_mask *out) {
-  float *slopes = OPI_ARENA_ARRAY(&m->r->s.scratch, float, (size_t)heads);
+  float *slopes = OPI_ARENA_ARRAY(m->arena, float, (size_t)heads);
   bool any = false;
   if (slopes == NULL)
     return opi_fail_nomem(m->r->s.err, (uint64_t)heads * sizeof *slopes, "slopes");
@@ -167,24 +175,66 @@ static opipe_status find_slopes(const reader *m, int64_t heads, int64_t window, 
   return OPIPE_OK;
 }
 
+static opipe_status read_mask(reader *m, int64_t heads, int64_t keys, opi_row_mask *out) {
+  const opi_attention how = opi_attention_of(m->node);
+  const uint32_t v = opi_node_in(m->node, OPI_ATT_MASK);
+  *out = (opi_row_mask){.window = how.window};
+  OPI_TRY(open_mask(m, heads, keys));
+  if (v == OPIPE_NONE && how.causal)
+    return OPIPE_OK;
+  for (int64_t h = 0; h < m->heads; ++h) {
+    int64_t window = 0;
+    OPI_TRY(find_window(m, h, keys, &window));
+    if (h == 0 && (how.window == 0 || (window > 0 && window < how.window)))
+      out->window = window;
+    if (window != 0 && window != out->window)
+      return opi_s_refuse(&m->r->s, m->node, "its heads have windows of unlike lengths");
+  }
+  if (v == OPIPE_NONE || m->r->s.whole->values[v].dtype == OPIPE_BOOL)
+    return OPIPE_OK;
+  return find_slopes(m, heads, out->window, out);
+}
+
+/* ---- masks that were read before: layers share them, and so do graphs of one form ---- */
+
+typedef struct known_mask {
+  struct known_mask *next;
+  uint32_t value;
+  bool causal;
+  int64_t heads, keys, window; /* of the attention */
+  opi_row_mask mask;
+} known_mask;
+
+struct opi_row_masks {
+  opi_arena *arena;
+  known_mask *first;
+};
+
+opi_row_masks *opi_row_masks_new(opi_arena *arena) {
+  opi_row_masks *masks = OPI_ARENA_NEW(arena, opi_row_masks);
+  if (masks != NULL)
+    *masks = (opi_row_masks){.arena = arena};
+  return masks;
+}
+
 opipe_status opi_r_mask(rower *r, const opi_node *node, int64_t heads, int64_t keys,
                         opi_row_mask *out_mask) {
   const opi_attention how = opi_attention_of(node);
   const uint32_t v = opi_node_in(node, OPI_ATT_MASK);
-  reader m = {.r = r, .node = node, .causal = how.causal};
-  *out_mask = (opi_row_mask){.window = how.window};
-  OPI_TRY(open_mask(&m, heads, keys));
-  if (v == OPIPE_NONE && how.causal)
-    return OPIPE_OK;
-  for (int64_t h = 0; h < m.heads; ++h) {
-    int64_t window = 0;
-    OPI_TRY(find_window(&m, h, keys, &window));
-    if (h == 0 && (how.window == 0 || (window > 0 && window < how.window)))
-      out_mask->window = window;
-    if (window != 0 && window != out_mask->window)
-      return opi_s_refuse(&r->s, node, "its heads have windows of unlike lengths");
+  opi_row_masks *masks = r->form->masks;
+  reader m = {.r = r, .node = node, .arena = masks->arena, .causal = how.causal};
+  for (const known_mask *k = masks->first; k != NULL; k = k->next) {
+    if (k->value == v && k->causal == how.causal && k->heads == heads && k->keys == keys &&
+        k->window == how.window) {
+      *out_mask = k->mask;
+      return OPIPE_OK;
+    }
   }
-  if (v == OPIPE_NONE || r->s.whole->values[v].dtype == OPIPE_BOOL)
-    return OPIPE_OK;
-  return find_slopes(&m, heads, out_mask->window, out_mask);
+  OPI_TRY(read_mask(&m, heads, keys, out_mask));
+  known_mask *made = OPI_ARENA_NEW(masks->arena, known_mask);
+  if (made == NULL)
+    return opi_fail_nomem(r->s.err, sizeof *made, "a mask");
+  *made = (known_mask){masks->first, v, how.causal, heads, keys, how.window, *out_mask};
+  masks->first = made;
+  return OPIPE_OK;
 }

@@ -46,8 +46,11 @@ typedef struct opi_row_mask {
   int64_t window; /* keys that a row sees, its own the last; 0: all before it */
   float *slopes;  /* [heads]; NULL: all 0 */
 } opi_row_mask;
+/* Slopes in the form's arena. */
 opipe_status opi_r_mask(rower *r, const opi_node *node, int64_t heads, int64_t keys,
                         opi_row_mask *out_mask);
+/* An empty list of masks in `arena`; NULL: out of memory. */
+opi_row_masks *opi_row_masks_new(opi_arena *arena);
 
 /* row_form.c: returns `status`; where it refuses the form, the message names the way out. */
 opipe_status opi_row_refused(opipe_status status, opipe_error *err);

@@ -24,7 +24,7 @@ enum { MOST_DEPTH = 256 };
 static const double LOW = -1e3;     /* exp(LOW) is 0 in every type */
 static const double ORDINARY = 1e2; /* an activation */
 static const double WHOLE = 1e9;    /* an integer that is computed from activations */
-static const uint64_t MOST_ELEMS = (uint64_t)1 << 27;
+static const uint64_t MOST_ELEMS = OPI_TOKEN_MOST;
 
 typedef struct bounds {
   uint32_t lo, hi; /* constants of the prover's graph, fp32; OPIPE_NONE: not looked at yet */

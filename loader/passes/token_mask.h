@@ -24,6 +24,8 @@ opipe_status opi_tokens_above(const opi_tokens *tokens, uint32_t v, const opi_to
                               uint32_t what, const opi_evaluator *evaluator, bool *out_shown,
                               char *why, size_t n, opipe_error *err);
 
+enum { OPI_TOKEN_MOST = 1 << 27 }; /* elements of a value that is followed */
+
 /* Content of a value that follows from constants alone, though it was too large to be folded. */
 typedef struct opi_token_content {
   const float *numbers; /* broadcast to the value's shape from the right; NULL: not known */

@@ -129,15 +129,16 @@ static opipe_status part_leaf(opi_writer *w, uint32_t v, const opi_labels *l, ui
 
 /* ---- forms ---- */
 
-/* The sum over the group, and what was kept aside behind it. The last node has the value's name. */
-static opipe_status sum_up(opi_writer *w, uint32_t v, uint32_t *out) {
+opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out) {
   const opi_aside *aside = &w->aside[v];
   const uint32_t p = value_of(w, v)->producer;
   OPI_TRY(opi_w_origin(w, &w->s->g->nodes[p]));
-  OPI_TRY(opi_group_sum(&w->b, w->own[v], out, w->err));
+  if (w->s->rows[v] != 0)
+    OPI_TRY(opi_w_scatter(w, v, out));
+  else
+    OPI_TRY(opi_group_sum(&w->b, w->own[v], out, w->err));
   for (uint32_t i = 0; i < aside->n; ++i)
     OPI_TRY(opi_b_op2(&w->b, "Add", *out, aside->list[i], out, w->err));
-  w->whole[v] = *out;
   return OPIPE_OK;
 }
 
@@ -147,13 +148,20 @@ opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
     return OPIPE_OK;
   if (value_of(w, v)->producer == OPIPE_NONE)
     return copy_leaf(w, v, out);
+  if (w->s->rows[v] != 0) {
+    OPI_TRY(opi_w_gather(w, v, false, out));
+    w->whole[v] = *out;
+    return OPIPE_OK;
+  }
   if (w->own[v] == OPIPE_NONE || w->s->labels[v] != NULL) {
     return opi_fail(w->err, OPIPE_E_INTERNAL, "'%s' is divided and was wanted whole",
                     value_of(w, v)->name);
   }
-  if (w->s->partial[v])
-    return sum_up(w, v, out);
   *out = w->own[v];
+  if (w->s->partial[v])
+    OPI_TRY(opi_w_sum(w, v, out));
+  if (w->s->partial[v])
+    w->whole[v] = *out;
   return OPIPE_OK;
 }
 
@@ -176,9 +184,16 @@ static opipe_status note_sum(opi_writer *w, uint32_t v) {
 }
 
 opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out) {
+  const bool trains = w->s->trains[v] && (w->s->wish->flags & OPI_SHARD_TRAIN) != 0 &&
+                      opi_dtype_is_float(value_of(w, v)->dtype);
+  if (trains && w->s->rows[v] != 0 && !w->s->gathered[v]) {
+    if (w->spread[v] == OPIPE_NONE)
+      OPI_TRY(opi_w_gather(w, v, true, &w->spread[v]));
+    *out = w->spread[v];
+    return OPIPE_OK;
+  }
   OPI_TRY(opi_w_whole(w, v, out));
-  if (!w->s->trains[v] || (w->s->wish->flags & OPI_SHARD_TRAIN) == 0 ||
-      !opi_dtype_is_float(value_of(w, v)->dtype))
+  if (!trains || opi_sh_is_pushed(w->s, v))
     return OPIPE_OK;
   if (value_of(w, v)->producer == OPIPE_NONE && w->s->leaf[v] == OPI_LEAF_SPREAD)
     return note_sum(w, v);
@@ -285,7 +300,10 @@ opipe_status opi_w_read(opi_writer *w, uint32_t n, uint32_t i, uint32_t *out) {
       return opi_w_cut(w, v, read->labels, out);
     case OPI_READ_SPREAD:
       return opi_w_spread(w, v, out);
-    default:
-      return opi_w_whole(w, v, out);
+    default: {
+      const opi_node *node = &w->s->g->nodes[n];
+      const bool pushed = node->n_out == 1 && opi_sh_is_pushed(w->s, node->out[0]);
+      return pushed ? opi_w_spread(w, v, out) : opi_w_whole(w, v, out);
+    }
   }
 }

@@ -10,6 +10,8 @@
 static opipe_status write_node(opi_writer *w, uint32_t n) {
   const opi_node *node = &w->s->g->nodes[n];
   const opi_shard_decision *d = &w->s->decisions[n];
+  if (w->s->by_rows[n])
+    return opi_w_row_node(w, n);
   if (d->mode != OPI_MODE_WHOLE && d->mode != OPI_MODE_CUT && d->mode != OPI_MODE_PASS)
     return opi_w_special(w, n);
   uint32_t *in = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)node->n_in + node->n_out + 1);
@@ -64,7 +66,7 @@ static opipe_status write_outputs(opi_writer *w, uint32_t *io_done) {
       OPI_TRY(opi_b_emit_kept(&w->b, &emit, &other, w->err));
       made = other;
     }
-    if (w->s->partial[v])
+    if (w->s->partial[v] || w->s->rows[v] != 0)
       w->whole[v] = made;
     else
       w->own[v] = made;
@@ -221,11 +223,32 @@ static opipe_status keep_names(opi_writer *w, old_names *old) {
     return opi_fail_nomem(w->err, n * 8u, "names");
   for (uint32_t v = 0; v < n; ++v) {
     const bool summed = w->s->partial[v] && w->whole[v] != OPIPE_NONE;
-    old->values[v] = name_of(w, summed ? w->whole[v] : w->own[v]);
+    old->values[v] = name_of(w, w->row[v] != OPIPE_NONE ? w->row[v]
+                                : summed                ? w->whole[v]
+                                                        : w->own[v]);
   }
   for (uint32_t i = 0; i < w->n_parts; ++i)
     old->parts[i] = name_of(w, w->parts[i].value);
   return OPIPE_OK;
+}
+
+static opipe_status finish_rows(opi_writer *w, opi_shard_member *m) {
+  const opi_graph *g = w->s->g;
+  m->rows = OPI_ARENA_ARRAY(&m->bound->arena, opi_shard_rows, (size_t)g->n_values + 1);
+  for (uint32_t v = 0; m->rows != NULL && v < g->n_values; ++v) {
+    const uint32_t k = w->s->rows[v];
+    if (k == 0 || w->row[v] == OPIPE_NONE || m->value_of[v] == OPIPE_NONE)
+      continue;
+    const int64_t of = opi_sh_count_rows(g->values[v].shape, k);
+    const opi_shard_run run = opi_sh_row_run(w->s, of, w->r);
+    m->rows[m->n_rows++] = (opi_shard_rows){.whole = v,
+                                            .value = m->value_of[v],
+                                            .axis = (int32_t)k - 1,
+                                            .first = run.first,
+                                            .n = run.n,
+                                            .of = of};
+  }
+  return m->rows == NULL ? opi_fail_nomem(w->err, g->n_values * 8u, "rows") : OPIPE_OK;
 }
 
 static opipe_status describe(opi_writer *w, opi_shard_member *m, const old_names *old,
@@ -258,6 +281,7 @@ static opipe_status describe(opi_writer *w, opi_shard_member *m, const old_names
       m->sums[m->n_sums++] = v;
   }
   m->n_repeated = w->n_repeated;
+  OPI_TRY(finish_rows(w, m));
   OPI_TRY(finish_bound(w, m));
   OPI_TRY(finish_outputs(w, m));
   return finish_aliases(w, m);
@@ -280,11 +304,13 @@ static opipe_status open_writer(opi_writer *w) {
   w->own = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)n + 1);
   w->whole = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)n + 1);
   w->spread = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)n + 1);
+  w->row = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)n + 1);
   w->aside = OPI_ARENA_ARRAY(&w->scratch, opi_aside, (size_t)n + 1);
-  if (graph == NULL || w->own == NULL || w->whole == NULL || w->spread == NULL || w->aside == NULL)
+  if (graph == NULL || w->own == NULL || w->whole == NULL || w->spread == NULL || w->row == NULL ||
+      w->aside == NULL)
     return opi_fail_nomem(w->err, n * 32u, "a member's graph");
   for (uint32_t v = 0; v < n; ++v)
-    w->own[v] = w->whole[v] = w->spread[v] = OPIPE_NONE;
+    w->own[v] = w->whole[v] = w->spread[v] = w->row[v] = OPIPE_NONE;
   OPI_TRY(opi_b_open(&w->b, graph, &w->scratch, w->s->wish->allocator, w->err));
   w->b.evaluator = w->s->wish->evaluator;
   w->b.keep_parameters = true;

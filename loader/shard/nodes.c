@@ -232,6 +232,21 @@ static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_lab
   return OPIPE_OK;
 }
 
+/* The name of output o; NULL: one of its own, after the node. *out_ok false: out of memory. */
+static const char *name_of(opi_writer *w, const opi_node *node, uint32_t o, uint32_t naming,
+                           bool *out_ok) {
+  const char *name = node->out[o] == OPIPE_NONE ? "" : value_of(w, node->out[o])->name;
+  *out_ok = true;
+  if (node->out[o] == OPIPE_NONE || naming == OPI_NAMES_KEPT)
+    return name;
+  if (naming == OPI_NAMES_NEW)
+    return NULL;
+  name = opi_arena_printf(w->b.graph->arena, "%s/%s", name,
+                          naming == OPI_NAMES_PARTIAL ? "partial" : "rows");
+  *out_ok = name != NULL;
+  return name;
+}
+
 opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi_labels *in_labels,
                         opi_labels *const *out_labels, uint32_t naming, uint32_t *out) {
   const opi_node *node = &w->s->g->nodes[n];
@@ -239,22 +254,21 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
   opipe_attr *attrs = copy_attrs(w, node, 3);
   uint32_t *own = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)node->n_in + 1);
   const char **names = OPI_ARENA_ARRAY(&w->scratch, const char *, (size_t)node->n_out + 1);
-  bool divided = in_labels != NULL;
+  bool divided = in_labels != NULL, ok = true;
   if (attrs == NULL || own == NULL || names == NULL)
     return no_memory(w);
   memcpy(own, in, node->n_in * sizeof(*own));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     divided = divided || out_labels[o] != NULL;
-    const char *name = node->out[o] == OPIPE_NONE ? "" : value_of(w, node->out[o])->name;
-    if (node->out[o] != OPIPE_NONE && naming == OPI_NAMES_PARTIAL)
-      name = opi_arena_printf(w->b.graph->arena, "%s/partial", name);
-    names[o] = node->out[o] != OPIPE_NONE && naming == OPI_NAMES_NEW ? NULL : name;
-    if (name == NULL)
+    names[o] = name_of(w, node, o, naming, &ok);
+    if (!ok)
       return no_memory(w);
   }
   OPI_TRY(opi_w_origin(w, node));
   if (divided)
     OPI_TRY(adapt(w, n, own, in_labels, out_labels, attrs, &n_attrs));
+  else if (naming == OPI_NAMES_ROWS)
+    opi_w_row_attrs(w, n, attrs, &n_attrs);
   if (naming != OPI_NAMES_NEW) { /* masks of Dropout are told by the node's name */
     w->b.origin = node;
     w->b.n_emitted = 0;

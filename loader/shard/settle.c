@@ -275,6 +275,13 @@ uint64_t opi_sh_cut_hash(opi_sharder *s, const opi_labels *l) {
 
 /* ---- needed values and their forms ---- */
 
+bool opi_sh_is_pushed(const opi_sharder *s, uint32_t v) {
+  const uint32_t p = s->g->values[v].producer;
+  return p != OPIPE_NONE && s->g->nodes[p].n_out == 1 && (s->weight[v] || s->early[v]) &&
+         s->leaf[v] == OPI_LEAF_SPREAD;
+}
+
+/* Values made of parameters, too: opi_sh_is_pushed. */
 static void read_leaf(opi_sharder *s, uint32_t v, uint64_t form) {
   s->leaf[v] = s->leaf[v] == 0 || s->leaf[v] == form ? form : OPI_LEAF_SEVERAL;
 }
@@ -299,7 +306,8 @@ static bool in_bytes(opi_sharder *s, const opi_value *x, const opi_labels *l) {
 
 bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
-  if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || !opi_sh_back(s, node, l, in))
+  if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || s->rows[v] != 0 ||
+      !opi_sh_back(s, node, l, in))
     return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (in[i] == NULL)
@@ -329,18 +337,20 @@ static void need_cut(opi_sharder *s, uint32_t v, opi_labels *l) {
   opi_labels **in = OPI_ARENA_ARRAY(&s->scratch, opi_labels *, (size_t)node->n_in + 1);
   s->failed = s->failed || in == NULL;
   const bool parts = in != NULL && opi_sh_by_parts(s, v, l, in);
-  if (!parts)
+  if (!parts) {
     s->needed[v] = true;
+    read_leaf(s, v, opi_sh_leaf_form(s, v));
+  }
   for (uint32_t i = 0; parts && i < node->n_in; ++i) {
     const uint32_t x = node->in[i];
     if (x == OPIPE_NONE)
       continue;
-    if (in[i] != NULL)
+    if (in[i] != NULL) {
       need_cut(s, x, in[i]);
-    else if (s->g->values[x].producer != OPIPE_NONE)
-      s->needed[x] = true;
-    else
-      read_leaf(s, x, opi_sh_leaf_form(s, x));
+      continue;
+    }
+    s->needed[x] = s->needed[x] || s->g->values[x].producer != OPIPE_NONE;
+    read_leaf(s, x, opi_sh_leaf_form(s, x));
   }
 }
 
@@ -350,14 +360,18 @@ static void find_needed(opi_sharder *s) {
   const opi_graph *g = s->g;
   for (uint32_t o = 0; o < g->n_outputs; ++o) {
     s->needed[g->outputs[o]] = true;
-    if (g->values[g->outputs[o]].producer == OPIPE_NONE)
-      read_leaf(s, g->outputs[o], OPI_LEAF_WHOLE);
+    read_leaf(s, g->outputs[o], OPI_LEAF_WHOLE);
+    s->gathered[g->outputs[o]] = true;
   }
   for (uint32_t n = g->n_nodes; n-- > 0;) {
     const opi_node *node = &g->nodes[n];
-    bool live = false;
-    for (uint32_t o = 0; o < node->n_out; ++o)
+    bool live = false, pushed = false;
+    for (uint32_t o = 0; o < node->n_out; ++o) {
       live = live || (node->out[o] != OPIPE_NONE && s->needed[node->out[o]]);
+      pushed = pushed || (node->out[o] != OPIPE_NONE && opi_sh_is_pushed(s, node->out[o]));
+    }
+    if (s->by_rows[n] && opi_op_of(node)->takes == OPI_TAKES_FORM && s->gathered[node->out[0]])
+      s->gathered[node->in[0]] = true;
     for (uint32_t i = 0; live && i < node->n_in; ++i) {
       const uint32_t v = node->in[i];
       const opi_read *read = &s->decisions[n].reads[i];
@@ -367,13 +381,27 @@ static void find_needed(opi_sharder *s) {
         need_cut(s, v, read->labels);
         continue;
       }
-      if (g->values[v].producer != OPIPE_NONE) {
-        s->needed[v] = true;
-        continue;
-      }
-      read_leaf(s, v, read->kind == OPI_READ_SPREAD ? opi_sh_leaf_form(s, v) : OPI_LEAF_WHOLE);
+      s->needed[v] = s->needed[v] || g->values[v].producer != OPIPE_NONE;
+      const bool whole = read->kind == OPI_READ_WHOLE && !pushed;
+      s->gathered[v] = s->gathered[v] || whole;
+      if (read->kind != OPI_READ_OWN)
+        read_leaf(s, v, whole ? OPI_LEAF_WHOLE : opi_sh_leaf_form(s, v));
     }
   }
+}
+
+/* Rows change how values are read, not which. */
+static opipe_status settle_reads(opi_sharder *s, opipe_error *err) {
+  const size_t values = (size_t)s->g->n_values + 1;
+  find_needed(s);
+  if ((s->wish->flags & OPI_SHARD_SEQUENCE) == 0 || s->width < 2)
+    return OPIPE_OK;
+  OPI_TRY(opi_sh_rows(s, err));
+  memset(s->leaf, 0, values * sizeof(*s->leaf));
+  memset(s->cut, 0, values * sizeof(*s->cut));
+  memset(s->gathered, 0, values * sizeof(*s->gathered));
+  find_needed(s);
+  return OPIPE_OK;
 }
 
 /* ---- all of it ---- */
@@ -412,6 +440,6 @@ opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
     return opi_fail_nomem(err, 64, "units");
   *out_again = close_failed(s) || memcmp(plain, s->plain, s->g->n_nodes) != 0;
   if (!*out_again)
-    find_needed(s);
+    OPI_TRY(settle_reads(s, err));
   return s->failed ? opi_fail_nomem(err, 64, "units") : OPIPE_OK;
 }

@@ -24,28 +24,45 @@ static bool is_whole(const opi_sharder *s, uint32_t n) {
   return s->closed[n] != NULL && s->decisions[n].mode == OPI_MODE_WHOLE;
 }
 
-static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
+static const char *whole_reason(const opi_sharder *s, uint32_t n) {
+  return is_whole(s, n) ? s->closed[n] : NULL;
+}
+
+static const char *mixed_reason(const opi_sharder *s, uint32_t n) {
+  return s->mixes[n];
+}
+
+typedef const char *(*reason_of)(const opi_sharder *s, uint32_t n);
+
+/* Nodes with a reason, in graph order. */
+static opipe_status list(const opi_sharder *s, reason_of why, opi_arena *arena,
+                         opi_shard_reason **out, uint32_t *out_n, opipe_error *err) {
+  uint32_t n_reasons = 0;
   for (uint32_t n = 0; n < s->g->n_nodes; ++n)
-    out->n_reasons += is_whole(s, n);
-  out->reasons = OPI_ARENA_ARRAY(&out->arena, opi_shard_reason, (size_t)out->n_reasons + 1);
-  if (out->reasons == NULL)
-    return opi_fail_nomem(err, out->n_reasons * sizeof(*out->reasons), "reasons");
-  uint32_t k = 0;
+    n_reasons += why(s, n) != NULL;
+  *out = OPI_ARENA_ARRAY(arena, opi_shard_reason, (size_t)n_reasons + 1);
+  for (uint32_t n = 0; *out != NULL && n < s->g->n_nodes; ++n) {
+    if (why(s, n) == NULL)
+      continue;
+    opi_shard_reason *reason = &(*out)[(*out_n)++];
+    *reason = (opi_shard_reason){opi_arena_strdup(arena, s->g->nodes[n].name),
+                                 opi_arena_strdup(arena, why(s, n))};
+    if (reason->node == NULL || reason->why == NULL)
+      return opi_fail_nomem(err, 64, "reasons");
+  }
+  return *out == NULL ? opi_fail_nomem(err, n_reasons * sizeof(**out), "reasons") : OPIPE_OK;
+}
+
+static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
-    const opi_node *node = &s->g->nodes[n];
-    const uint32_t kind = opi_op_of(node)->kind;
+    const uint32_t kind = opi_op_of(&s->g->nodes[n])->kind;
     if ((kind == OPI_KIND_ATTENTION || kind == OPI_KIND_SOFTMAX) &&
         s->decisions[n].mode == OPI_MODE_CUT)
       ++out->n_attention;
-    if (!is_whole(s, n))
-      continue;
-    out->reasons[k] = (opi_shard_reason){opi_arena_strdup(&out->arena, node->name),
-                                         opi_arena_strdup(&out->arena, s->closed[n])};
-    if (out->reasons[k].node == NULL || out->reasons[k++].why == NULL)
-      return opi_fail_nomem(err, 64, "reasons");
   }
   out->n_divided = s->n_openings;
-  return OPIPE_OK;
+  OPI_TRY(list(s, whole_reason, &out->arena, &out->reasons, &out->n_reasons, err));
+  return list(s, mixed_reason, &out->arena, &out->mixed, &out->n_mixed, err);
 }
 
 static opipe_status divide(opi_sharder *s, opi_shards *out, opipe_error *err) {

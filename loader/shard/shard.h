@@ -10,7 +10,7 @@
  * partial sum, which passes through whatever its row allows (opi_op.sums) to a GroupSum.
  *
  * Values are *whole* (the same in all members), *divided* (each member has some entries along one
- * axis), or *partial* (the sum over the members is meant).
+ * axis), *partial* (the sum over the members is meant), or, in the sequence form, in *rows*.
  */
 #ifndef OPI_SHARD_H
 #define OPI_SHARD_H
@@ -23,7 +23,11 @@ enum {
   /* Parts of parameters that are not one piece of the file: by default dense copies up to 64 KiB,
    * no data above (OPI_VALUE_MISSING). */
   OPI_SHARD_DENSE = 2u, /* dense copies always */
-  OPI_SHARD_BARE = 4u   /* no copies: whoever runs the graph packs them */
+  OPI_SHARD_BARE = 4u,  /* no copies: whoever runs the graph packs them */
+  /* The sequence form (Korthikanti et al. 2022): between a partial sum and the next node that needs
+   * all rows (samples x tokens), each member has some of the rows. A sum becomes a GroupScatter,
+   * and a GroupGather stands where all rows are needed. */
+  OPI_SHARD_SEQUENCE = 8u
 };
 
 typedef struct opi_shard_wish {
@@ -67,22 +71,34 @@ typedef struct opi_shard_segment {
 void opi_shard_segments(const opi_value *whole, const opi_shard_part *part,
                         opi_shard_segment *out_segments);
 
+/* A value of which the member has rows [first, first + n) of `of`: the whole value's dimensions
+ * 0 .. axis, flattened. In the member's graph it has n entries along `axis` and 1 before. */
+typedef struct opi_shard_rows {
+  uint32_t whole; /* value of the bound graph */
+  uint32_t value; /* value of the member's graph */
+  int32_t axis;
+  uint32_t reserved;
+  int64_t first, n, of;
+} opi_shard_rows;
+
 typedef struct opi_shard_member {
   opi_bound *bound;   /* its graph; aliases as in the whole graph where the value exists */
   uint32_t *node_of;  /* [graph->n_nodes] node of the whole graph that it belongs to */
   uint32_t *value_of; /* [whole graph's n_values] its own form in this graph (part, partial or
-                         whole, whichever it is in); OPIPE_NONE: not in it */
+                         rows, whole, whichever it is in); OPIPE_NONE: not in it */
   opi_shard_part *params, *inputs, *outputs; /* only divided ones; outputs in file order */
   uint32_t n_params, n_inputs, n_outputs;
   uint32_t *sums; /* [n_sums] values of this graph: whole parameters whose gradients in members are
-                     partial sums (K and V norms, scales of heads); sum them over the group */
+                     partial sums (K and V norms, scales of heads, whatever is read beside rows);
+                     sum them over the group */
   uint32_t n_sums;
   uint32_t
       n_repeated; /* heads of keys and values that are repeated because queries fall unevenly */
-  uint32_t reserved;
+  uint32_t n_rows;
+  opi_shard_rows *rows; /* [n_rows] values in rows; none without OPI_SHARD_SEQUENCE */
 } opi_shard_member;
 
-/* Why a product or table that could have been divided stays whole. */
+/* Why a product or table that could have been divided stays whole, or a node needs all rows. */
 typedef struct opi_shard_reason {
   const char *node; /* of the whole graph */
   const char *why;
@@ -96,6 +112,8 @@ typedef struct opi_shards {
   opi_shard_reason *reasons; /* [n_reasons] in graph order */
   uint32_t n_divided;        /* products and tables that are divided */
   uint32_t n_attention;      /* attentions (products of two activations, too) whose heads are */
+  uint32_t n_mixed;
+  opi_shard_reason *mixed; /* [n_mixed] whole nodes and outputs that rows are gathered for */
 } opi_shards;
 
 /* Divides `bound`, which must outlive the result. Width 1 gives a copy. Errors: INVALID, width 0;

@@ -24,7 +24,8 @@ enum {
   OPI_READ_WHOLE = 0, /* or not at all */
   OPI_READ_SPREAD,    /* whole, beside something divided: its gradient is a partial sum */
   OPI_READ_OWN,       /* in its own form: divided or partial */
-  OPI_READ_CUT        /* a whole value, cut by `labels` for this reader */
+  OPI_READ_CUT,       /* a whole value, cut by `labels` for this reader */
+  OPI_READ_ROWS       /* the member's rows: of a value in rows, or cut from a whole one */
 };
 typedef struct opi_read {
   uint32_t kind;
@@ -108,6 +109,13 @@ typedef struct opi_sharder {
   opi_shard_decision *decisions; /* [n_nodes] */
   opipe_error why;               /* the last refusal of a rule */
 
+  /* rows.c; all zero without OPI_SHARD_SEQUENCE */
+  uint8_t *rows;      /* [n_values] of values in rows: dimensions that are flattened; else 0 */
+  bool *by_rows;      /* [n_nodes] computed by rows */
+  bool *gathered;     /* [n_values] read whole where gradients are no partial sums */
+  bool *early;        /* [n_values] computed whole from values that depend on no sum, or moved */
+  const char **mixes; /* [n_nodes] why it needs all rows of what it reads */
+
   /* settled */
   opi_shard_holder *holders; /* [n_atoms] of roots */
   bool *needed;              /* [n_values] */
@@ -171,6 +179,16 @@ bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels
 uint64_t opi_sh_leaf_form(const opi_sharder *s,
                           uint32_t v); /* of a leaf read beside what is divided */
 opi_shard_holder opi_sh_holder(opi_sharder *s, const opi_labels *l, int64_t i);
+/* Is v made from parameters alone (or `early`), and read only where gradients are partial sums?
+ * Then those of what it is made from are, and no node sums v's own. */
+bool opi_sh_is_pushed(const opi_sharder *s, uint32_t v);
+/* ---- rows.c ---- */
+/* Decides what is in rows, once all else is settled and `needed` is known. */
+opipe_status opi_sh_rows(opi_sharder *s, opipe_error *err);
+/* Rows of the first k dimensions of a shape. */
+int64_t opi_sh_count_rows(const int64_t *shape, uint32_t k);
+/* Rows of member r: consecutive, the first members one more where they do not divide. */
+opi_shard_run opi_sh_row_run(const opi_sharder *s, int64_t rows, uint32_t r);
 /* ---- member.c ---- */
 /* Writes member r's graph. */
 opipe_status opi_sh_write(opi_sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err);

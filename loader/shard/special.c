@@ -63,7 +63,7 @@ static opipe_status sum(opi_writer *w, uint32_t n) {
   OPI_TRY(opi_w_node(w, n, in, NULL, none, OPI_NAMES_PARTIAL, &w->own[node->out[0]]));
   if (!layer)
     return OPIPE_OK;
-  OPI_TRY(opi_w_whole(w, node->in[2], &bias));
+  OPI_TRY(opi_w_added(w, n, 2, &bias));
   if (opi_attr_float(node, "beta", 1) != 1) {
     OPI_TRY(opi_k_const(beta = opi_b_const_scalar(&w->b, value_of(w, node->in[2])->dtype,
                                                   opi_attr_float(node, "beta", 1)),
@@ -84,7 +84,7 @@ static opipe_status add(opi_writer *w, uint32_t n) {
       OPI_TRY(add_aside(w, y, &w->aside[v], 0));
       continue;
     }
-    OPI_TRY(opi_w_whole(w, v, &whole));
+    OPI_TRY(opi_w_added(w, n, i, &whole));
     OPI_TRY(add_aside(w, y, NULL, whole));
   }
   w->own[y] = parts[0];

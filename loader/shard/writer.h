@@ -25,9 +25,12 @@ typedef struct opi_writer {
   uint32_t *own;    /* [n_values] in its own form: whole, part or partial */
   uint32_t *whole;  /* [n_values] of partial values and of leaves */
   uint32_t *spread; /* [n_values] */
+  uint32_t *row;    /* [n_values] the member's rows of values in rows */
   opi_aside *aside; /* [n_values] of partial values */
   opi_shard_memo *cuts;
   uint32_t n_cuts, room_cuts;
+  opi_shard_memo *row_cuts; /* of whole values */
+  uint32_t n_row_cuts, room_row_cuts;
   opi_shard_part *parts; /* of leaves */
   uint32_t n_parts, room_parts;
   uint32_t *sums; /* whole leaves of the bound graph */
@@ -36,8 +39,8 @@ typedef struct opi_writer {
   opipe_error *err;
 } opi_writer;
 
-/* Names of a node's outputs: after the node, as in the whole graph, or as partial sums. */
-enum { OPI_NAMES_NEW, OPI_NAMES_KEPT, OPI_NAMES_PARTIAL };
+/* Names of a node's outputs: after the node, as in the whole graph, as partial sums, or as rows. */
+enum { OPI_NAMES_NEW, OPI_NAMES_KEPT, OPI_NAMES_PARTIAL, OPI_NAMES_ROWS };
 
 /* ---- forms.c ---- */
 /* Later emissions belong to this node; their names are none of the whole graph's. */
@@ -56,6 +59,25 @@ opipe_status opi_w_pick(opi_writer *w, uint32_t x, uint32_t axis, const opi_shar
 opipe_status opi_w_shape(opi_writer *w, uint32_t v, const opi_labels *l, int64_t *shape);
 opipe_status opi_w_runs(opi_writer *w, const opi_labels *l, opi_shard_run **out_runs,
                         uint32_t *out_n, int64_t *out_sum, bool *out_shared);
+/* The sum over the group, and what was kept aside behind it: whole, or the member's rows. */
+opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out);
+/* ---- row_forms.c ---- */
+/* The member's rows of the sum of partial value v. */
+opipe_status opi_w_scatter(opi_writer *w, uint32_t v, uint32_t *out);
+/* The member's rows of v, which is in rows. */
+opipe_status opi_w_row(opi_writer *w, uint32_t v, uint32_t *out);
+/* All rows of v, which is in rows; one collective for all its forms. sum: its gradients in the
+ * members are partial. */
+opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out);
+/* v beside a value y whose first k dimensions are rows: the member's rows of v, or v if it has no
+ * dimension of them. Dimensions are counted from the last. */
+opipe_status opi_w_beside(opi_writer *w, uint32_t v, const opi_value *y, uint32_t k, uint32_t *out);
+/* Input i of node n, which is added behind the sum of output 0. */
+opipe_status opi_w_added(opi_writer *w, uint32_t n, uint32_t i, uint32_t *out);
+/* Node n by rows. */
+opipe_status opi_w_row_node(opi_writer *w, uint32_t n);
+/* Masks of Dropout are those of the whole value. */
+void opi_w_row_attrs(opi_writer *w, uint32_t n, opipe_attr *attrs, uint32_t *io_n);
 /* ---- nodes.c ---- */
 /* Node n with these inputs, of which input 0 is cut by in_labels (NULL: whole) and output o by
  * out_labels[o]; out [n_out]. names: OPI_NAMES_*. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options of a world:
  *   net=NAME|ADDRESS  the network interface, or its address; several with +; a device of UCX's, as
- *                     mlx5_0:1. Without it UCX_NET_DEVICES, without that lo: loopback
+ *                     mlx5_0:1. Without it UCX_NET_DEVICES, without that the interface of the
+ *                     team's address, without a team lo: loopback
  *   tls=NAMES         UCX's transports, joined by +. Without it UCX_TLS, without that tcp, or for a
  *                     device that is no network interface UCX's own choice
  *   together=N        ranks share memory only with ranks of the same N, counted from 0: 1 sends
@@ -87,12 +88,25 @@ static opipe_status name_interface(ucx_options *options, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static void take_defaults(ucx_options *io) {
-  const char *net = secure_getenv("UCX_NET_DEVICES"), *tls = secure_getenv("UCX_TLS");
+/* The host at which this process takes part in the team, or lo. */
+static void ask_team(const opipe_board *board, char *out) {
+  uint64_t n = UCX_WORDS - 1;
+  if (board == NULL || board->look(board->ctx, "team/address", out, &n, NULL) != OPIPE_OK)
+    n = (uint64_t)snprintf(out, UCX_WORDS, "lo");
+  out[n] = '\0';
+}
+
+/* The devices that the options or the environment name. */
+static const char *take_net(ucx_options *io, const opipe_board *board) {
+  const char *net = secure_getenv("UCX_NET_DEVICES");
   if (io->net[0] == '\0' && net == NULL)
-    (void)snprintf(io->net, sizeof io->net, "lo");
-  if (io->tls[0] == '\0' && tls == NULL && io->net[0] != '\0' && strchr(io->net, ':') == NULL)
-    (void)snprintf(io->tls, sizeof io->tls, "tcp");
+    ask_team(board, io->net);
+  return io->net[0] != '\0' ? io->net : net;
+}
+
+static void take_tls(ucx_options *io, const char *devices) {
+  if (io->tls[0] == '\0' && secure_getenv("UCX_TLS") == NULL && strchr(devices, ':') == NULL)
+    (void)snprintf(io->tls, sizeof io->tls, "tcp"); /* interfaces: its other devices have ports */
 }
 
 opipe_status ucx_read_options(const char *text, ucx_options *out, opipe_error *err) {
@@ -112,9 +126,11 @@ opipe_status ucx_read_options(const char *text, ucx_options *out, opipe_error *e
   return OPIPE_OK;
 }
 
-opipe_status ucx_complete_options(ucx_options *io, opipe_error *err) {
-  take_defaults(io);
-  return name_interface(io, err);
+opipe_status ucx_complete_options(ucx_options *io, const opipe_board *board, opipe_error *err) {
+  const char *devices = take_net(io, board);
+  const opipe_status status = name_interface(io, err);
+  take_tls(io, devices == io->net ? io->net : devices);
+  return status;
 }
 
 bool ucx_is_loopback(const ucx_options *options) {

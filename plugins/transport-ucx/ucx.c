@@ -48,13 +48,14 @@ void ucx_fail(opipe_world *world, uint32_t rank, const opipe_error *why) {
 static opipe_status ucx_info(opipe_instance *self, opipe_transport_info *io_info,
                              opipe_error *err) {
   (void)self;
-  const opipe_transport_info full = {.rule = OPIPE_RULE_TAG,
-                                     .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
-                                     .flags = OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_COLLECTIVES,
-                                     .fence_kinds = 1u << OPIPE_FENCE_NONE,
-                                     .max_ranks = UCX_RANKS_MOST,
-                                     .latency_ns = 30000,
-                                     .bandwidth = 2e9};
+  const opipe_transport_info full = {
+      .rule = OPIPE_RULE_TAG,
+      .thread_rule = OPIPE_THREADS_PER_ENDPOINT,
+      .flags = OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_COLLECTIVES | OPIPE_TRANSPORT_MACHINES,
+      .fence_kinds = 1u << OPIPE_FENCE_NONE,
+      .max_ranks = UCX_RANKS_MOST,
+      .latency_ns = 30000,
+      .bandwidth = 2e9};
   return opipe_transport_tell(io_info, &full, err);
 }
 
@@ -130,7 +131,7 @@ static opipe_status ucx_world_open(opipe_instance *self, const opipe_world_param
   if (status == OPIPE_OK)
     status = make_world(self, params, &world, err);
   if (status == OPIPE_OK && (!world->alone || world->options.together != 0)) {
-    status = ucx_complete_options(&world->options, err);
+    status = ucx_complete_options(&world->options, world->board, err);
     if (status == OPIPE_OK)
       status = ucx_start(world, err);
   }

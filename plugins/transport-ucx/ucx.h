@@ -318,8 +318,9 @@ opipe_status ucx_address(const opipe_endpoint *endpoint, const opipe_region *reg
 
 /* ---- options.c ---- */
 opipe_status ucx_read_options(const char *text, ucx_options *out, opipe_error *err);
-/* Completes them by the environment and the interfaces of this machine. */
-opipe_status ucx_complete_options(ucx_options *io, opipe_error *err);
+/* Completes them by the environment, the team's address (board: may be NULL) and the interfaces of
+ * this machine. */
+opipe_status ucx_complete_options(ucx_options *io, const opipe_board *board, opipe_error *err);
 bool ucx_is_loopback(const ucx_options *options);
 
 /* ---- library.c ---- */

@@ -216,6 +216,14 @@ opipe_status opi_stream_open(opi_setup *s, const opipe_state_params *params,
   return status;
 }
 
+const opi_setup *opi_stream_setup(const opi_stream *stream) {
+  return stream->setup;
+}
+
+uint32_t opi_stream_n_unfinished(const opi_stream *stream) {
+  return atomic_load(&stream->n_unfinished);
+}
+
 /* ---- requests of it ---- */
 
 opipe_status opi_stream_rest(const opi_stream *stream, const char *call, bool whole,

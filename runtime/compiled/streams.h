@@ -30,6 +30,8 @@ typedef struct opi_stream opi_stream;
 
 opipe_status opi_stream_open(opi_setup *setup, const opipe_state_params *params,
                              opipe_state **out_state, opipe_error *err);
+const opi_setup *opi_stream_setup(const opi_stream *stream); /* of its session */
+uint32_t opi_stream_n_unfinished(const opi_stream *stream);  /* requests that ranks may touch */
 opipe_status opi_stream_reset(opi_stream *stream, opipe_error *err);
 opipe_status opi_stream_copy(opi_stream *to, opi_stream *from, opipe_error *err);
 /* dst NULL: reads only the info. */

@@ -41,6 +41,11 @@ typedef struct opi_held_param {
   uint64_t layout, n_bytes;
 } opi_held_param;
 
+enum {
+  OPI_FOLLOW_NEW = 0, /* its shape is new: all sessions are going to agree about it */
+  OPI_FOLLOW_GOES = 1 /* it is accepted as `number`; from here on nothing fails */
+};
+
 /* How sessions that hold the other ranks open and fail together. NULL members: this one is alone.
  */
 typedef struct opi_together {
@@ -56,6 +61,10 @@ typedef struct opi_together {
   opipe_status (*check)(void *ctx, opipe_error *err);
   /* From now on `tell` says what the ranks here are at; NULL: no longer. */
   void (*told)(void *ctx, opi_tell_fn tell, void *tell_ctx);
+  /* NULL: each session is called by its own host. The submitting thread tells how far a request has
+   * come (OPI_FOLLOW_*), with submit_lock held: process 0, whose calls the others repeat, so that
+   * it tells them; another, so that it waits for process 0's word. Errors refuse the request. */
+  opipe_status (*follow)(void *ctx, uint32_t how, uint64_t number, opipe_error *err);
   void *ctx;
 } opi_together;
 

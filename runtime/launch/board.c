@@ -120,12 +120,42 @@ opipe_status opi_team_post(opi_team *t, const char *key, const void *bytes, uint
   return status;
 }
 
+/* Is it the entry that each process has for itself, whatever precedes its name? */
+static bool is_own_address(const char *key) {
+  static const char name[] = "/" OPI_BOARD_ADDRESS;
+  const size_t n = strlen(key);
+  return n >= sizeof name - 1 && strcmp(key + n - (sizeof name - 1), name) == 0;
+}
+
+/* The end of any of its connections by TCP. */
+static opipe_status look_own_address(opi_team *t, char *out, uint64_t *io_bytes, opipe_error *err) {
+  char host[OPI_FROM_ROOM] = "";
+  bool found = false;
+  for (uint32_t i = 0; i < t->n_links && !found; ++i)
+    found = t->links[i].fd >= 0 && opi_tcp_own_host(t->links[i].fd, host);
+  const uint64_t n = strlen(host), room = *io_bytes;
+  if (!found)
+    return OPIPE_PENDING;
+  *io_bytes = n;
+  if (n > room) {
+    return opi_fail(err, OPIPE_E_LIMIT, "look '" OPI_BOARD_ADDRESS "': %llu bytes, room for %llu",
+                    (unsigned long long)n, (unsigned long long)room);
+  }
+  memcpy(out, host, n);
+  return OPIPE_OK;
+}
+
 opipe_status opi_team_look(opi_team *t, const char *key, void *out, uint64_t *io_bytes,
                            opipe_error *err) {
   uint32_t i = 0;
   OPI_TRY(check_key("look", key, err));
   opi_lock_take(&t->lock);
   opipe_status status = opi_team_failure(t, err);
+  if (status == OPIPE_OK && is_own_address(key)) {
+    status = look_own_address(t, out, io_bytes, err);
+    opi_lock_give(&t->lock);
+    return status;
+  }
   if (status == OPIPE_OK && !opi_map_get(t->board.keys, key, &i))
     status = OPIPE_PENDING;
   if (status == OPIPE_OK) {

@@ -47,6 +47,8 @@ opipe_status opi_receive_with(int fd, void *bytes, size_t room, size_t *out_n, i
                               opipe_error *err);
 /* Is it "HOST:PORT", a port from 1 to 65535? The message calls it `what`. Errors: INVALID. */
 opipe_status opi_tcp_check(const char *address, const char *what, opipe_error *err);
+/* The host of a connection's own end, "10.0.0.1". False: it is not by TCP. */
+bool opi_tcp_own_host(int fd, char out[OPI_FROM_ROOM]);
 /* Errors of a call that makes a descriptor. */
 opipe_status opi_fail_making(opipe_error *err, int number, const char *what);
 /* Descriptors that are open and those that may be: for messages. */

@@ -76,6 +76,24 @@ static void write_address(const struct sockaddr *a, char out[OPI_FROM_ROOM]) {
   (void)snprintf(out, OPI_FROM_ROOM, is_6 ? "[%s]:%u" : "%s:%u", host, ntohs(in.sin_port));
 }
 
+bool opi_tcp_own_host(int fd, char out[OPI_FROM_ROOM]) {
+  any_address own = {0};
+  socklen_t n = sizeof own;
+  if (getsockname(fd, (struct sockaddr *)&own, &n) != 0)
+    return false;
+  struct sockaddr_in in;
+  struct sockaddr_in6 in6;
+  memcpy(&in, &own, sizeof in);
+  memcpy(&in6, &own, sizeof in6);
+  if (in.sin_family == AF_INET)
+    return inet_ntop(AF_INET, &in.sin_addr, out, OPI_FROM_ROOM) != NULL;
+  if (in.sin_family != AF_INET6)
+    return false;
+  return IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)
+             ? inet_ntop(AF_INET, &in6.sin6_addr.s6_addr[12], out, OPI_FROM_ROOM) != NULL
+             : inet_ntop(AF_INET6, &in6.sin6_addr, out, OPI_FROM_ROOM) != NULL;
+}
+
 /* The addresses of a name. OPIPE_PENDING: it has none now; err has the reason. */
 static opipe_status resolve(const char *address, struct addrinfo **out, opipe_error *err) {
   char host[HOST_ROOM], port[PORT_ROOM];

@@ -28,10 +28,29 @@ opipe_status opi_connection_begin(opi_team *t, opi_connection *link, int fd, opi
   return status;
 }
 
-static void drop(const opipe_allocator *allocator, opi_out *out) {
+/* Memory of a frame of n bytes; short ones from the pool. */
+static opi_out *take_out(opi_team *t, uint32_t n) {
+  opi_out *out = t->mail.spare;
+  if (n > OPI_SPARE_BYTES)
+    return opi_alloc(t->allocator, sizeof *out + n);
+  if (out == NULL)
+    return opi_alloc(t->allocator, sizeof *out + OPI_SPARE_BYTES);
+  t->mail.spare = out->next;
+  --t->mail.n_spare;
+  return out;
+}
+
+static void drop(opi_team *t, opi_out *out) {
   while (out != NULL) {
     opi_out *next = out->next;
-    opi_free(allocator, out, sizeof *out + out->n);
+    if (out->n <= OPI_SPARE_BYTES && t->mail.n_spare < OPI_SPARE_MOST) {
+      out->next = t->mail.spare;
+      t->mail.spare = out;
+      ++t->mail.n_spare;
+    } else {
+      const uint32_t room = out->n <= OPI_SPARE_BYTES ? OPI_SPARE_BYTES : out->n;
+      opi_free(t->allocator, out, sizeof *out + room);
+    }
     out = next;
   }
 }
@@ -42,8 +61,8 @@ void opi_connection_close(opi_team *t, opi_connection *link) {
   if (link->pidfd >= 0)
     (void)close(link->pidfd);
   for (uint32_t q = 0; q < OPI_QUEUES; ++q)
-    drop(t->allocator, link->first[q]);
-  drop(t->allocator, link->writing);
+    drop(t, link->first[q]);
+  drop(t, link->writing);
   opi_frames_release(&link->in);
   opi_seal_release(&link->seal);
   opi_connection_clear(link);
@@ -54,7 +73,7 @@ static bool queue_frame(opi_team *t, opi_connection *link, uint32_t queue, const
   const bool sealed = link->seal.allocator != NULL;
   const uint32_t before = sealed ? OPI_RECORD_BEFORE : 0;
   const uint32_t whole = n + before + (sealed ? OPI_RECORD_AFTER : 0);
-  opi_out *out = opi_alloc(t->allocator, sizeof *out + whole);
+  opi_out *out = take_out(t, whole);
   if (out == NULL)
     return false;
   out->next = NULL;
@@ -108,7 +127,7 @@ static opi_out *next_frame(opi_connection *link) {
   return link->writing;
 }
 
-bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator) {
+bool opi_connection_write(opi_team *t, opi_connection *link) {
   for (opi_out *out = NULL; (out = next_frame(link)) != NULL;) {
     const ssize_t n =
         send(link->fd, out->bytes + out->at, out->n - out->at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -118,7 +137,7 @@ bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator
     if (out->at < out->n)
       return true;
     link->writing = NULL;
-    drop(allocator, out);
+    drop(t, out);
   }
   return true;
 }

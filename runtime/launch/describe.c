@@ -32,7 +32,7 @@ uint32_t opi_team_machine(opi_team *t, uint32_t rank, const char **out_host) {
 }
 
 static const char *state_of(const opi_team *t, uint32_t rank) {
-  return t->failed && t->culprit == rank ? "failed" : t->members[rank].left ? "left" : "there";
+  return t->members[rank].left ? "left" : t->failed && t->culprit == rank ? "failed" : "there";
 }
 
 static void write_json(const opi_team *t, opi_text *out) {

@@ -90,10 +90,10 @@ static bool is_expected(const opi_team *t, const opi_connection *link, uint32_t 
   static const uint32_t to_root =
       1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_GATHER | 1u << OPI_FRAME_STOP |
       1u << OPI_FRAME_ANSWER | 1u << OPI_FRAME_PASSED | 1u << OPI_FRAME_MET | 1u << OPI_FRAME_DIED;
-  static const uint32_t from_root = 1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED |
-                                    1u << OPI_FRAME_START | 1u << OPI_FRAME_RESULT |
-                                    1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED |
-                                    1u << OPI_FRAME_STUCK | 1u << OPI_FRAME_PLACES;
+  static const uint32_t from_root =
+      1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED | 1u << OPI_FRAME_START |
+      1u << OPI_FRAME_RESULT | 1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED |
+      1u << OPI_FRAME_STUCK | 1u << OPI_FRAME_PLACES | 1u << OPI_FRAME_MAIL;
   static const uint32_t both =
       1u << OPI_FRAME_LEAVE | 1u << OPI_FRAME_BEAT | 1u << OPI_FRAME_ABORT | 1u << OPI_FRAME_POST;
   static const uint32_t first = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_WELCOME |
@@ -128,6 +128,8 @@ static opipe_status hear(void *ctx, const opi_channel_message *m, opipe_error *e
       return opi_board_hear(t, h->link, m, err);
     case OPI_FRAME_STUCK:
       return opi_standing_hear(t, m, err);
+    case OPI_FRAME_MAIL:
+      return opi_mail_hear(t, m, err);
     case OPI_FRAME_PLACES:
     case OPI_FRAME_MET:
     case OPI_FRAME_DIED:
@@ -219,7 +221,7 @@ static void beat(opi_team *t, uint64_t now) {
   }
   if (opi_team_is_root(t) && !t->failed)
     opi_standing_judge(t);
-  t->last_beat_ns = now;
+  t->looked.beat_ns = now;
 }
 
 static void judge_silence(opi_team *t, uint64_t now) {
@@ -244,12 +246,12 @@ static void judge_silence(opi_team *t, uint64_t now) {
 }
 
 static void keep_time(opi_team *t, uint64_t now) {
-  if (now - t->last_look_ns > t->silence_ns / 2) { /* this process itself was stopped */
+  if (now - t->looked.look_ns > t->silence_ns / 2) { /* this process itself was stopped */
     for (uint32_t i = 0; i < t->n_links; ++i)
       t->links[i].heard_ns = t->links[i].began_ns = now;
   }
-  t->last_look_ns = now;
-  if (t->started && now - t->last_beat_ns >= t->beat_ns)
+  t->looked.look_ns = now;
+  if (t->started && now - t->looked.beat_ns >= t->beat_ns)
     beat(t, now);
   judge_silence(t, now);
 }
@@ -281,7 +283,7 @@ static void serve_link(opi_team *t, opi_connection *link, const struct pollfd *p
   if (link->fd >= 0 && link->fd == p[0].fd && (p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
     read_link(t, link);
   if (link->fd >= 0 && link->fd == p[0].fd && !opi_connection_is_idle(link) &&
-      !opi_connection_write(link, t->allocator) && (p[0].revents & POLLIN) == 0)
+      !opi_connection_write(t, link) && (p[0].revents & POLLIN) == 0)
     lose(t, link, NULL);
   if (link->fd >= 0 && link->ending && opi_connection_is_idle(link))
     opi_connection_close(t, link);
@@ -330,7 +332,7 @@ static void log_failure(opi_team *t) {
 void *opi_team_help(void *team) {
   opi_team *t = team;
   opi_lock_take(&t->lock);
-  t->last_look_ns = opi_clock_ns();
+  t->looked.look_ns = opi_clock_ns();
   while (!may_end(t, opi_clock_ns())) {
     const uint32_t n = fill_polls(t);
     const int wait_ms = t->closing ? 10 : (int)(t->beat_ns / 1000000);

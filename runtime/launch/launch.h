@@ -90,12 +90,27 @@ opipe_status opi_team_stop(opi_team *team, uint32_t what, opipe_error *err);
  * processes do before this step, or 0. Waits only while an agreement is being made. */
 opipe_status opi_team_step(opi_team *team, uint64_t step, uint32_t *out_what, opipe_error *err);
 
+/* ---- mail ---- */
+
+/* From process 0 to all others, in order, for a lane's number. Does not wait. [any-thread] */
+opipe_status opi_team_mail(opi_team *team, uint32_t lane, const void *bytes, uint64_t n_bytes,
+                           opipe_error *err);
+/* Waits for the next message of a lane. *io_bytes [*io_room] is the caller's, of the team's
+ * allocator, and grows. OPIPE_PENDING: none came in time. Errors: PEER; NOMEM. [any-thread] */
+opipe_status opi_team_mail_take(opi_team *team, uint32_t lane, uint64_t timeout_ns,
+                                uint8_t **io_bytes, uint64_t *io_room, uint64_t *out_n,
+                                opipe_error *err);
+void opi_team_mail_end(opi_team *team, uint32_t lane); /* drops those that nobody has taken */
+
 /* ---- board ---- */
 
 /* Entries that every process sees: addresses of transports. key: at most 127 bytes; bytes: at most
  * OPI_POST_MOST. Errors: INVALID; LIMIT; STATE, the key is taken; PEER. [any-thread] */
 opipe_status opi_team_post(opi_team *team, const char *key, const void *bytes, uint64_t n_bytes,
                            opipe_error *err);
+/* The last part of a key under which each process finds, without a post, the host at which it takes
+ * part in the team itself, "10.0.0.1"; without TCP there is none. */
+#define OPI_BOARD_ADDRESS "team/address"
 /* Copies an entry to out. *io_bytes: in, the room; out, its bytes. OPIPE_PENDING: it is not there
  * yet; never waits. Errors: LIMIT, there is no room; PEER. [any-thread] */
 opipe_status opi_team_look(opi_team *team, const char *key, void *out, uint64_t *io_bytes,

@@ -283,6 +283,8 @@ void opi_team_close(opi_team *t) {
   opi_board_release(t);
   opi_neighbours_release(t);
   if (t->has_lock)
+    opi_mail_release(t);
+  if (t->has_lock)
     opi_lock_destroy(&t->lock);
   const opipe_allocator *a = t->allocator;
   opi_standing_release(t);

@@ -189,6 +189,20 @@ typedef struct opi_team_reach {
   bool spread;        /* of several machines */
 } opi_team_reach;
 
+/* Messages for lanes (mail.c), and memory of short frames that were sent. */
+typedef struct opi_inbox opi_inbox;
+enum { OPI_SPARE_BYTES = 2048, OPI_SPARE_MOST = 256 };
+typedef struct opi_mail {
+  opi_inbox *boxes;
+  opi_out *spare; /* each with room for OPI_SPARE_BYTES */
+  uint32_t n_spare;
+} opi_mail;
+
+/* When the helper last did so. */
+typedef struct opi_looked {
+  uint64_t beat_ns, look_ns;
+} opi_looked;
+
 struct opi_team {
   const opipe_allocator *allocator;
   opi_logger logger;
@@ -207,7 +221,7 @@ struct opi_team {
   uint32_t n_joined;
   bool started, failed, closing, cancelled;
   uint64_t close_by_ns;
-  uint64_t last_beat_ns, last_look_ns; /* the helper's */
+  opi_looked looked;
   uint32_t culprit;
   opipe_error failure;
   const char *logs; /* still to be logged by the helper; NULL: nothing */
@@ -217,6 +231,7 @@ struct opi_team {
   uint32_t n_collects;
   opi_stopping stop;
   opi_board board;
+  opi_mail mail;
 };
 
 static inline bool opi_team_is_root(const opi_team *t) {
@@ -234,7 +249,7 @@ void opi_connection_send(opi_team *t, opi_connection *link, uint32_t kind, uint3
                          const void *bytes, uint64_t n_bytes);
 bool opi_connection_is_idle(const opi_connection *link); /* nothing waits to be sent */
 /* Writes what the connection takes. False: it is broken. */
-bool opi_connection_write(opi_connection *link, const opipe_allocator *allocator);
+bool opi_connection_write(opi_team *t, opi_connection *link);
 /* Bytes that came in: what must be proven, then messages, for each of which `each` is called. */
 opipe_status opi_connection_take(opi_team *t, opi_connection *link, const uint8_t *data, size_t n,
                                  opi_channel_message_fn each, void *ctx, opipe_error *err);
@@ -303,6 +318,11 @@ void opi_neighbours_release(opi_team *t);
 void opi_team_start(opi_team *t); /* join.c: process 0 tells all that they have joined */
 /* Counts of the processes of this one's machine: how many, how many of them are lower. */
 void opi_neighbours_count(const opi_team *t, uint32_t *out_n, uint32_t *out_lower);
+
+/* ---- mail.c ---- */
+
+opipe_status opi_mail_hear(opi_team *t, const opi_channel_message *m, opipe_error *err);
+void opi_mail_release(opi_team *t);
 
 /* ---- helper.c ---- */
 

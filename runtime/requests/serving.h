@@ -114,6 +114,8 @@ uint32_t opi_held_from(const opi_session *session, uint64_t number);
 /* A request from the pool, without a shape. OPIPE_PENDING: max_in_flight are unfinished.
  * submit_lock */
 opipe_status opi_submit_admit(opi_session *session, opi_request **out_request, opipe_error *err);
+/* Tells that the next request is accepted, last of all; an error refuses it. submit_lock */
+opipe_status opi_submit_follow(const opi_session *session, opipe_error *err);
 /* Gives back a request that was not begun. status: why; n_passed: room.n_passed before its shape
  * was looked for. OPIPE_PENDING without a flag that is waited for: the shape finds no room.
  * submit_lock */

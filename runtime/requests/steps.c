@@ -301,7 +301,9 @@ static opipe_status start_locked(opi_session *s, const opipe_submit_params *para
   request->ticket->has_lr = gives_lr(params);
   request->ticket->lr = request->ticket->has_lr ? params->lr : 0;
   const uint64_t passed = atomic_load(&s->room.n_passed);
-  const opipe_status status = prepare(s, params, request, err);
+  opipe_status status = prepare(s, params, request, err);
+  if (status == OPIPE_OK)
+    status = opi_submit_follow(s, err);
   if (status != OPIPE_OK) {
     opi_submit_refuse(s, request, passed, status);
     return status;

@@ -298,6 +298,13 @@ opipe_status opi_submit_admit(opi_session *s, opi_request **out_request, opipe_e
   return OPIPE_OK;
 }
 
+opipe_status opi_submit_follow(const opi_session *s, opipe_error *err) {
+  const opi_together *together = &s->setup->env.together;
+  return together->follow == NULL
+             ? OPIPE_OK
+             : together->follow(together->ctx, OPI_FOLLOW_GOES, s->shapes->n_numbered, err);
+}
+
 void opi_submit_refuse(opi_session *s, opi_request *request, uint64_t n_passed,
                        opipe_status status) {
   if (status == OPIPE_PENDING) {
@@ -335,6 +342,8 @@ static opipe_status submit_locked(opi_session *s, const opipe_submit_params *par
     status = opi_stream_bind(request, err);
   if (status == OPIPE_OK)
     status = opi_lent_take(request, params->deadline_ns != 0 || !may_hold_up(s, request), err);
+  if (status == OPIPE_OK)
+    status = opi_submit_follow(s, err);
   /* Refuse it, or answer OPIPE_PENDING: no room for its shape, or a host's flag is not set. */
   if (status != OPIPE_OK) {
     opi_submit_refuse(s, request, passed, status);

@@ -13,14 +13,14 @@
 #include "partition/plan/kernels.h"
 
 enum { KEY_ROOM = OPI_KEY_ROOM, NAME_MOST = 40 };
-enum { TRAVELS = OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0 };
+enum { TRAVELS = OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0 | OPIPE_SESSION_FOLLOWED };
 
 /* A process's part of the opening; its ranks follow, one byte for each rank of the plan. */
 typedef struct opening {
   uint64_t plan[2], kernels[2];
   uint64_t mask;    /* of its cores */
   uint32_t threads; /* compute threads of its ranks */
-  uint32_t travels; /* OPIPE_SESSION_INPUTS_OF_0, _OUTPUTS_TO_0 */
+  uint32_t travels; /* OPIPE_SESSION_INPUTS_OF_0, _OUTPUTS_TO_0, _FOLLOWED */
 } opening;
 
 /* ---- the board of one session ---- */
@@ -176,20 +176,20 @@ opipe_status opi_meeting_gather(void *ctx, const opipe_gather_params *params, op
 }
 
 /* The session's number in heartbeats: the same in all processes. */
-static uint32_t number_of_lane(const opi_meeting *m) {
+uint32_t opi_meeting_number(const opi_meeting *m) {
   return (uint32_t)XXH3_64bits(m->lane, strlen(m->lane));
 }
 
 opipe_status opi_meeting_check(void *ctx, opipe_error *err) {
   const opi_meeting *m = ctx;
   OPI_TRY(opi_team_check(m->team->team, err));
-  return opi_team_check_session(m->team->team, number_of_lane(m), err);
+  return opi_team_check_session(m->team->team, opi_meeting_number(m), err);
 }
 
 void opi_meeting_told(void *ctx, opi_tell_fn tell, void *tell_ctx) {
   opi_meeting *m = ctx;
   opi_team_untell(m->team->team, &m->teller);
-  m->teller = (opi_teller){NULL, tell, tell_ctx, number_of_lane(m)};
+  m->teller = (opi_teller){NULL, tell, tell_ctx, opi_meeting_number(m)};
   if (tell != NULL)
     opi_team_tell(m->team->team, &m->teller);
 }

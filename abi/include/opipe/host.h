@@ -583,6 +583,11 @@ typedef struct opipe_api {
    * NOTFOUND. [any-thread] */
   opipe_status (*session_needs)(opipe_session *session, const char *name, uint32_t *out_needed,
                                 opipe_error *err);
+  /* In a process other than 0 of a team, in a session with OPIPE_SESSION_FOLLOWED: repeats the
+   * calls that process 0 makes on it, and returns OPIPE_OK when process 0 closes it; close it then,
+   * too. Errors: INVALID: no such session; STATE: the session has failed, or what process 0 could
+   * do failed here, which fails it; PEER: the team has failed; CANCELLED. [control] */
+  opipe_status (*session_follow)(opipe_session *session, opipe_error *err);
 #endif
 } opipe_api;
 

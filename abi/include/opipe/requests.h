@@ -57,9 +57,14 @@ enum {
    *                 rows that its ranks read before they begin. The others give shapes; their data
    *                 are not read, but for inputs whose values decide shapes
    *   OUTPUTS_TO_0  process 0 has all outputs when a request ends, the others those that they make
+   *   FOLLOWED      with both: process 0 alone calls, from any thread; the others are in
+   *                 session_follow. Followed are session_submit, session_evaluate,
+   *                 session_state_open, state_reset, _copy, _close, request_cancel and
+   *                 session_close; process 0's other calls that need all processes are UNSUPPORTED
    */
   OPIPE_SESSION_INPUTS_OF_0 = 256u,
-  OPIPE_SESSION_OUTPUTS_TO_0 = 512u
+  OPIPE_SESSION_OUTPUTS_TO_0 = 512u,
+  OPIPE_SESSION_FOLLOWED = 1024u
 };
 
 #if OPIPE_TARGET_MINOR >= 5

@@ -8,6 +8,7 @@
  *
  * Version 2: X is a part of a tensor along `part_axis`, with `part_whole` entries there, of which X
  * has the runs part_runs = [first, n, first, n ...]. Each element is kept as in the whole tensor.
+ * The batch or the token axis may be the same one; its N is then that of the whole tensor.
  */
 #include "loop.h"
 
@@ -151,7 +152,8 @@ static opipe_status dropout_kernel(const cpu_call *call, opipe_error *err) {
 }
 
 /* PREFIX_axis, _outer, _inner */
-static opipe_status read_factor(cpu_prep *p, const char *prefix, factor *out) {
+static opipe_status read_factor(cpu_prep *p, const dropout_plan *plan, const char *prefix,
+                                factor *out) {
   const opipe_value *x = cpu_in(p, 0);
   char name[32];
   (void)snprintf(name, sizeof name, "%s_axis", prefix);
@@ -166,14 +168,17 @@ static opipe_status read_factor(cpu_prep *p, const char *prefix, factor *out) {
   out->inner = 1;
   if (axis < 0)
     return OPIPE_OK;
-  if (axis >= (int64_t)x->rank || outer < 1 || inner < 1 ||
-      __builtin_mul_overflow(outer, inner, &rest) || x->shape[axis] % rest != 0) {
+  const int64_t extent = axis >= (int64_t)x->rank           ? -1
+                         : axis == (int64_t)plan->part_axis ? plan->part_whole
+                                                            : x->shape[axis];
+  if (extent < 0 || outer < 1 || inner < 1 || __builtin_mul_overflow(outer, inner, &rest) ||
+      extent % rest != 0) {
     return cpu_invalid(p, "%s axis %lld of %lld * N * %lld elements does not fit '%.80s'", prefix,
                        (long long)axis, (long long)outer, (long long)inner, x->name);
   }
   out->axis = (int32_t)axis;
   out->inner = inner;
-  out->n = x->shape[axis] / rest > 0 ? x->shape[axis] / rest : 1;
+  out->n = extent / rest > 0 ? extent / rest : 1;
   return OPIPE_OK;
 }
 
@@ -186,8 +191,8 @@ static opipe_status read_part(cpu_prep *p, dropout_plan *plan) {
   if (axis < 0)
     return OPIPE_OK;
   plan->part_whole = opipe_attr_int(p->node, "part_whole", 0);
-  bool fits = axis < (int64_t)x->rank && axis != plan->batch.axis && axis != plan->token.axis &&
-              runs != NULL && runs->kind == OPIPE_ATTR_INTS && runs->n >= 2 && runs->n % 2 == 0;
+  bool fits = axis < (int64_t)x->rank && runs != NULL && runs->kind == OPIPE_ATTR_INTS &&
+              runs->n >= 2 && runs->n % 2 == 0;
   for (uint32_t r = 0; fits && r < runs->n; r += 2) {
     const int64_t *run = (const int64_t *)runs->data + r;
     fits = run[0] >= end && run[1] >= 0 && run[1] <= plan->part_whole - run[0];
@@ -219,15 +224,15 @@ static opipe_status prepare_dropout(cpu_prep *p) {
   }
   CPU_TRY(cpu_expect_like(p, 0, x));
   CPU_TRY(cpu_out(p, 1) != NULL ? cpu_expect(p, 1, OPIPE_BOOL, x->shape, x->rank) : OPIPE_OK);
-  CPU_TRY(read_factor(p, "batch", &plan->batch));
-  CPU_TRY(read_factor(p, "token", &plan->token));
+  CPU_TRY(read_part(p, plan));
+  CPU_TRY(read_factor(p, plan, "batch", &plan->batch));
+  CPU_TRY(read_factor(p, plan, "token", &plan->token));
   if (plan->batch.axis >= 0 && plan->batch.axis == plan->token.axis) {
     const factor *high = plan->batch.inner >= plan->token.inner ? &plan->batch : &plan->token;
     const factor *low = high == &plan->batch ? &plan->token : &plan->batch;
     if (high->inner % (low->inner * low->n) != 0)
       return cpu_invalid(p, "batch and token axis overlap in axis %d", plan->batch.axis);
   }
-  CPU_TRY(read_part(p, plan));
   plan->rank = x->rank;
   for (uint32_t i = 0; i < x->rank; ++i)
     plan->shape[i] = x->shape[i];

@@ -94,9 +94,9 @@ class Graph:
         """bool [rows, keys]: key <= row, by places."""
         return self.node("LessOrEqual", self.node("Unsqueeze", keys, self.ints(0)), self.node("Unsqueeze", rows, self.ints(1)))
 
-    def decoder(self, ids, places, attend, change=None):
+    def decoder(self, ids, places, attend, change=None, x=None):
         """places NONE: no positions are added. attend(layer, q, k, v) [B, S, width] each -> the same."""
-        x = self.node("Gather", self.weight("words", WORDS, WIDTH, spread=1), ids)
+        x = x or self.node("Gather", self.weight("words", WORDS, WIDTH, spread=1), ids)
         if places:
             x = self.node("Add", x, self.node("Gather", self.weight("places", ROOM, WIDTH, spread=1), places))
         for layer in range(LAYERS):
@@ -134,6 +134,15 @@ def whole(g, places=True, mask=None, change=None):
     rows = g.places(g.ints(0), n)
     added = mask(rows, rows) if mask else g.hide(g.before(rows, rows))
     logits_of(g, g.decoder(ids, rows if places else None, lambda _, q, k, v: g.join(g.scores(g.split(q), g.split(k), g.split(v), added)), change))
+    return 20
+
+
+def embeddings(g):
+    """Activations come in instead of ids."""
+    x = g.input("inputs_embeds", ["batch", "seq", WIDTH], T.FLOAT)
+    rows = g.places(g.ints(0), g.length(x, 1))
+    added = g.hide(g.before(rows, rows))
+    logits_of(g, g.decoder(None, rows, lambda _, q, k, v: g.join(g.scores(g.split(q), g.split(k), g.split(v), added)), x=x))
     return 20
 
 
@@ -389,6 +398,21 @@ def branch_on_length(g):
     return whole(g, change=change)
 
 
+def branch_on_table(g):
+    """One of two tables, by the length."""
+
+    def change(x):
+        longer = g.node("Greater", g.node("Squeeze", g.length(x, 1)), g.constant(np.array(12)))
+        bodies = []
+        for which in ("long", "short"):
+            b = Graph(g)
+            out = b.node("Identity", g.weight(f"table_{which}", WIDTH, spread=1))
+            bodies.append(h.make_graph(b.nodes, which, [], [h.make_tensor_value_info(out, T.FLOAT, None)]))
+        return g.node("Mul", x, g.node("If", longer, then_branch=bodies[0], else_branch=bodies[1]))
+
+    return whole(g, change=change)
+
+
 def recurrent(g):
     state = g.input("past_state", ["batch", 1, WIDTH], T.FLOAT)
 
@@ -425,9 +449,9 @@ def crossed(g):
 
 FORMS = {"whole": whole, "grown": grown, "combined": combined, "merged": merged, "attention": attention, "tensor_scatter": tensor_scatter,
          "scatter_nd": scatter_nd, "scatter_elements": scatter_elements, "multi_head": multi_head, "group_query": group_query,
-         "window": lambda g: grown(g, window=5), "alibi": alibi,
+         "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings,
          "both_ways": both_ways, "relative_table": relative_table, "with_holes": with_holes, "windows_apart": windows_apart, "rows_mixed": rows_mixed,
-         "rows_shifted": rows_shifted, "by_length": by_length, "branch_on_length": branch_on_length, "recurrent": recurrent, "convolved": convolved,
+         "rows_shifted": rows_shifted, "by_length": by_length, "branch_on_length": branch_on_length, "branch_on_table": branch_on_table, "recurrent": recurrent, "convolved": convolved,
          "crossed": crossed, "scatter_elsewhere": scatter_elsewhere}
 
 

@@ -158,6 +158,41 @@ static void test_forms(void) {
   rows_close(&first);
 }
 
+/* Activations in place of ids. */
+static void test_activations(void) {
+  char path[200];
+  rows_model t;
+  rows_run r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *file = file_of("rows/embeddings", path, sizeof path);
+  OPI_ASSERT_FATAL(rows_open(&t, file, ROWS_CONTEXT, NULL, 0, &err));
+  (void)rows_check_mixes("embeddings", &t, OPI_COUNT(rows_mixes), &r);
+  rows_close(&t);
+}
+
+/* A sequence of NaN, in every pass beside the others, changes none of their bits. */
+static void test_nan_beside_others(void) {
+  char path[200];
+  rows_model t;
+  rows_run alone, beside;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const char *file = file_of("rows/embeddings", path, sizeof path);
+  OPI_ASSERT_FATAL(rows_open(&t, file, ROWS_CONTEXT, NULL, 0, &err));
+  t.lengths[1] = t.lengths[0];
+  OPI_ASSERT_OK_FATAL(rows_run_mix(&t, &rows_mixes[0], &alone, &err), &err);
+  float *x = t.ids[1];
+  for (uint64_t i = 0; i < t.token_bytes / sizeof *x * (uint64_t)t.lengths[1]; ++i)
+    x[i] = NAN;
+  for (size_t i = 1; i < OPI_COUNT(rows_mixes); ++i) {
+    OPI_ASSERT_OK_FATAL(rows_run_mix(&t, &rows_mixes[i], &beside, &err), &err);
+    const float *logits = (const float *)(const void *)beside.logits[1];
+    OPI_ASSERT(isnan(logits[0]));
+    memcpy(beside.logits[1], alone.logits[1], t.logit_bytes * (uint64_t)t.lengths[1]);
+    rows_check_bits("NaN beside", &t, &alone, &beside, i);
+  }
+  rows_close(&t);
+}
+
 /* Windows and slopes become attributes, nothing else. */
 static void test_masks(void) {
   static const char *const names[] = {"rows/window", "rows/alibi"};
@@ -269,6 +304,7 @@ static void test_refusals(void) {
       {"rows_shifted", "(Pad) does not carry the axis: dimension 1 is padded"},
       {"by_length", "is another for 4 tokens than for 70"},
       {"branch_on_length", "is another for 4 tokens than for 70: the context crosses a branch"},
+      {"branch_on_table", "reads 'table_long' for 70 tokens, 'table_short' for 4: the context"},
       {"recurrent", "(Add): no row form: it joins rows with a state"},
       {"convolved", "(Concat): no row form: it joins rows with a state"},
       {"crossed", "its keys or values are the same for all rows: cross-attention"},
@@ -330,6 +366,7 @@ static void test_bad_numbers(void) {
   rows_close(&t);
 }
 
-OPI_TEST_MAIN("row form", OPI_TEST(test_forms), OPI_TEST(test_masks), OPI_TEST(test_wanted),
+OPI_TEST_MAIN("row form", OPI_TEST(test_forms), OPI_TEST(test_activations),
+              OPI_TEST(test_nan_beside_others), OPI_TEST(test_masks), OPI_TEST(test_wanted),
               OPI_TEST(test_another_programs_numbers), OPI_TEST(test_refusals),
               OPI_TEST(test_branch_on_one_side), OPI_TEST(test_bad_numbers))

@@ -69,6 +69,7 @@ static void compare(const char *name, const opi_value *whole, const void *want,
 
 static uint32_t n_models, n_attentions; /* with 2 members; with divided attention */
 static uint32_t n_followed;             /* graphs whose batch is followed */
+static uint32_t n_scattered;            /* in the sequence form, with 2 members */
 
 /* The batch of a member's graph is followed wherever that of the whole graph is. */
 static void follow_batch(const char *name, const opi_bound *bound, const opi_shards *shards) {
@@ -93,21 +94,61 @@ static void follow_batch(const char *name, const opi_bound *bound, const opi_sha
   opi_arena_release(&arena);
 }
 
+static opipe_status run_group(const test_model *m, const opi_bound *bound, const opi_shards *shards,
+                              opi_arena *arena, test_group *group, opipe_error *err) {
+  const opi_graph *g = bound->graph;
+  *group = (test_group){.evaluator = test_backend_evaluator(), .arena = arena};
+  void **inputs = OPI_ARENA_ARRAY(arena, void *, g->n_inputs + 1);
+  for (uint32_t i = 0; i < g->n_inputs; ++i) {
+    const opi_value *in = test_input_of(m, g->values[g->inputs[i]].name);
+    inputs[i] = in != NULL ? (void *)(uintptr_t)in->data
+                           : test_fill(arena, &g->values[g->inputs[i]], i + 1);
+  }
+  test_group_open(group, bound, shards, inputs);
+  return test_group_run(group, err);
+}
+
+/* The sequence form has the plain form's bits. */
+static void run_rows(const char *name, const test_model *m, const opi_bound *bound,
+                     const test_group *plain, tally *t) {
+  const opi_shard_wish wish = {.width = plain->width,
+                               .flags = OPI_SHARD_SEQUENCE,
+                               .evaluator = plain->evaluator,
+                               .allocator = opi_allocator_system()};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_shards *shards = NULL;
+  test_group group;
+  const bool ok = opi_shard(bound, &wish, &shards, &err) >= 0 &&
+                  run_group(m, bound, shards, plain->arena, &group, &err) >= 0;
+  (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s in rows: %s", name, err.message);
+  for (uint32_t r = 0; ok && r < plain->width; ++r) {
+    const test_member *a = &plain->members[r], *b = &group.members[r];
+    for (uint32_t o = 0; o < a->graph->n_outputs; ++o) {
+      const uint32_t x = a->graph->outputs[o], y = b->graph->outputs[o];
+      const uint64_t n = a->graph->values[x].n_bytes;
+      (void)opi_test_check(
+          n == b->graph->values[y].n_bytes && memcmp(a->data[x], b->data[y], n) == 0, __FILE__,
+          __LINE__, false, "%s: rows: '%s' has other bits", name, a->graph->values[x].name);
+    }
+  }
+  if (ok) {
+    say(t, "  rows: %u scatters, %u gathers, %u sums\n", group.n_scatters, group.n_gathers,
+        group.n_sums);
+    n_scattered += plain->width == 2 && group.n_scatters != 0;
+  }
+  for (uint32_t i = 0; ok && i < shards->n_mixed; ++i)
+    say(t, "  gathered for %s: %s\n", shards->mixed[i].node, shards->mixed[i].why);
+  opi_shards_free(shards);
+}
+
 static void run_members(const char *name, const test_model *m, const opi_bound *bound,
                         const opi_shards *shards, void *const *want, tally *t) {
   const opi_graph *g = bound->graph;
   opipe_error err = OPIPE_ERROR_INIT;
   opi_arena arena;
+  test_group group;
   opi_arena_init(&arena, opi_allocator_system(), 0);
-  test_group group = {.evaluator = test_backend_evaluator(), .arena = &arena};
-  void **inputs = OPI_ARENA_ARRAY(&arena, void *, g->n_inputs + 1);
-  for (uint32_t i = 0; i < g->n_inputs; ++i) {
-    const opi_value *in = test_input_of(m, g->values[g->inputs[i]].name);
-    inputs[i] = in != NULL ? (void *)(uintptr_t)in->data
-                           : test_fill(&arena, &g->values[g->inputs[i]], i + 1);
-  }
-  test_group_open(&group, bound, shards, inputs);
-  const opipe_status status = test_group_run(&group, &err);
+  const opipe_status status = run_group(m, bound, shards, &arena, &group, &err);
   (void)opi_test_check(status >= 0, __FILE__, __LINE__, false, "%s: %s", name, err.message);
   for (uint32_t r = 0; status >= 0 && r < shards->width; ++r) {
     const opi_shard_member *own = &shards->members[r];
@@ -127,6 +168,8 @@ static void run_members(const char *name, const test_model *m, const opi_bound *
   say(t, "\n");
   for (uint32_t i = 0; i < shards->n_reasons; ++i)
     say(t, "  whole: %s: %s\n", shards->reasons[i].node, shards->reasons[i].why);
+  if (status >= 0)
+    run_rows(name, m, bound, &group, t);
   opi_arena_release(&arena);
 }
 
@@ -234,6 +277,7 @@ static void test_every_export(void) {
     }
   }
   OPI_ASSERT(only != NULL || n_followed > 40);
+  OPI_ASSERT(only != NULL || n_scattered == n_models);
   OPI_ASSERT(only != NULL || n_attentions == n_models); /* attention is divided in all of them */
   if (only != NULL)
     printf("%s", t.text == NULL ? "" : t.text);

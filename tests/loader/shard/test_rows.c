@@ -117,6 +117,56 @@ static const char *const cases[] = {
     "NegativeLogLikelihoodLoss@13 X[6,10] i{0,3,9,4,5,1} | reduction=$sum -> w=",
 };
 
+/* The sequence form: behind a partial sum, the member's rows (r), or all of them (w). The numbers
+ * are those of the plain form to the bit. "> OP" more is done with the result. */
+static const char *const row_cases[] = {
+    "Relu@14 P[2,3,7] -> r",
+    "Relu@14 P[1,1,7] -> r",
+    "Relu@14 P[1,2,7] -> r",
+    "Relu@14 P[4,7] -> r",
+    "Relu@14 G[6,7] -> r",
+    "Relu@14 G[3,7] -> r",
+    "LayerNormalization@17 P[2,3,7] f[7] f[7] -> r",
+    "LayerNormalization@17 P[2,3,7] f[3,7] | axis=1 -> w",
+    "RMSNormalization@23 P[2,3,7] f[7] -> r",
+    "Mul@14 P[2,3,7] P[2,3,7] -> r",
+    "Max@13 P[2,3,7] f[7] -> r",
+    "Max@13 P[2,3,7] f[3,7] -> r",
+    "Max@13 P[2,3,7] f[1,3,1] -> r",
+    "Max@13 P[2,3,7] f[2,1,7] -> r",
+    "Max@13 P[2,3,7] f[2,3,1] -> r",
+    "Max@13 P[1,5,7] f[5,1] -> r",
+    "Max@13 P[1,3,7] f[2,3,7] -> w",
+    "Max@13 P[6,7] f[1,6,7] -> r",
+    "Max@13 P[2,3,7] P[2,3,7] -> r",
+    "Cast@19 P[2,3,7] | to=7 -> w",
+    "Cast@19 P[2,3,7] | to=10 -> r",
+    "Cast@19 P[2,3,7] | to=6 -> w",
+    "Softmax@13 P[2,3,7] | axis=2 -> r",
+    "Softmax@13 P[2,3,7] | axis=1 -> w",
+    "Softmax@13 P[2,1,7] | axis=1 -> w",
+    "TopK@11 P[2,3,7] i{2} | axis=2 -> w",
+    "TopK@11 P[2,3,7] i{2} | axis=1 -> w",
+    "ReduceMax@18 P[2,3,7] i{2} -> r",
+    "ReduceMax@18 P[2,3,7] i{2} | keepdims=0 -> r",
+    "ReduceMax@18 P[2,3,7] i{1} -> w",
+    "ArgMax@13 P[2,3,7] | axis=2 keepdims=0 -> w",
+    "CumSum@14 P[2,3,7] i=2 > Relu -> r",
+    "CumSum@14 P[2,3,7] i=1 > Relu -> r",
+    "Reshape@14 P[2,3,8] i{6,8} > Relu -> r",
+    "Reshape@14 P[2,3,8] i{2,3,2,4} > Relu -> r",
+    "Reshape@14 P[2,3,8] i{2,24} > Relu -> r",
+    "Transpose@13 P[2,3,7] | perm=[1,0,2] > Relu -> r",
+    "Where@16 o#[2,3,1] P[2,3,7] f[7] -> r",
+    "GatherElements@13 P[2,3,7] i#[2,3,4] | axis=2 > Relu -> r",
+    "GatherElements@13 P[2,3,7] i#[2,2,7] | axis=1 -> w",
+    "GatherND@13 P[2,3,7] i#[2,1] -> w",
+    "ScatterND@18 P[2,3,7] i#[1,3] f[1] -> w",
+    "Pad@13 P[2,3,7] i{0,1,0,0,1,0} -> w",
+    "Tile@13 P[2,3,7] i{1,2,1} -> w",
+    "Conv@11 P[2,3,7] f[4,3,1] -> w",
+};
+
 /* Rows with cases of their own in test_heads.c, or without float inputs. */
 static const char *const elsewhere[] = {"Attention",      "RotaryEmbedding",
                                         "Dropout",        "DequantizeLinear",
@@ -188,6 +238,8 @@ static uint32_t read_input(builder *b, const char **at) {
 static const char *read_case(builder *b, const char *text) {
   const char *at = text, *arrow = strstr(text, " -> ");
   char *rest = NULL;
+  const char *then = strstr(text, " > ");
+  const char *end = then == NULL ? arrow : then;
   const size_t n_op = strcspn(text, "@");
   const char *op = opi_arena_strndup(&b->g.arena, text, n_op);
   const bool contrib = strncmp(op, "ms.", 3) == 0;
@@ -195,15 +247,19 @@ static const char *read_case(builder *b, const char *text) {
   opipe_attr attrs[8];
   const uint32_t version = (uint32_t)strtoul(text + n_op + 1, &rest, 10);
   at = rest;
-  for (test_skip_blanks(&at); at < arrow && *at != '|'; test_skip_blanks(&at))
+  for (test_skip_blanks(&at); at < end && *at != '|'; test_skip_blanks(&at))
     in[n_in++] = read_input(b, &at);
   at += *at == '|';
-  for (test_skip_blanks(&at); at < arrow; test_skip_blanks(&at))
+  for (test_skip_blanks(&at); at < end; test_skip_blanks(&at))
     attrs[n_attrs++] = test_attr_read(&b->g, &at);
   const uint32_t n_out = strcmp(op, "TopK") == 0 ? 2 : 1;
   opi_node *node =
       test_node(&b->g, contrib ? op + 3 : op, version, in, n_in, attrs, n_attrs, out, n_out);
   node->domain = contrib ? "com.microsoft" : "";
+  if (then != NULL) {
+    const char *next = opi_arena_strndup(&b->g.arena, then + 3, (size_t)(arrow - then) - 3);
+    out[0] = test_op(&b->g, next, out[0], OPIPE_NONE);
+  }
   for (uint32_t o = 0; o < n_out; ++o)
     test_output(&b->g, out[o]);
   return arrow + 4;
@@ -244,18 +300,25 @@ static void check_output(const char *text, const opi_bound *bound, const opi_sha
                        "%s: width %u differs by %g", text, shards->width, worst);
 }
 
+static bool run_width(const opi_bound *bound, uint32_t width, uint32_t flags, void *const *inputs,
+                      test_group *t, opi_shards **out_shards, opipe_error *err) {
+  const opi_shard_wish wish = {.width = width,
+                               .flags = flags,
+                               .evaluator = test_backend_evaluator(),
+                               .allocator = opi_allocator_system()};
+  t->evaluator = wish.evaluator;
+  if (opi_shard(bound, &wish, out_shards, err) < 0)
+    return false;
+  test_group_open(t, bound, *out_shards, inputs);
+  return test_group_run(t, err) >= 0;
+}
+
 static void check_width(const char *text, const opi_bound *bound, uint32_t width, const char *form,
                         void *const *inputs, void *const *want, opi_arena *arena) {
-  const opi_shard_wish wish = {
-      .width = width, .evaluator = test_backend_evaluator(), .allocator = opi_allocator_system()};
-  test_group t = {.evaluator = wish.evaluator, .arena = arena};
+  test_group t = {.arena = arena};
   opi_shards *shards = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
-  bool ok = opi_shard(bound, &wish, &shards, &err) >= 0;
-  if (ok) {
-    test_group_open(&t, bound, shards, inputs);
-    ok = test_group_run(&t, &err) >= 0;
-  }
+  const bool ok = run_width(bound, width, 0, inputs, &t, &shards, &err);
   (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: width %u: %s", text, width, err.message);
   for (uint32_t o = 0; ok && o < bound->graph->n_outputs; ++o)
     check_output(text, bound, shards, &t, o, want[o], strchr(form, '=') != NULL);
@@ -268,7 +331,41 @@ static void check_width(const char *text, const opi_bound *bound, uint32_t width
   opi_shards_free(shards);
 }
 
-static void check_case(const char *text) {
+/* The sequence form beside the plain one. */
+static void check_rows(const char *text, const opi_bound *bound, uint32_t width, const char *form,
+                       void *const *inputs, void *const *want, opi_arena *arena) {
+  test_group plain = {.arena = arena}, t = {.arena = arena};
+  opi_shards *shards[2] = {NULL, NULL};
+  opipe_error err = OPIPE_ERROR_INIT;
+  const bool ok = run_width(bound, width, 0, inputs, &plain, &shards[0], &err) &&
+                  run_width(bound, width, OPI_SHARD_SEQUENCE, inputs, &t, &shards[1], &err);
+  (void)want;
+  (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: width %u: %s", text, width, err.message);
+  for (uint32_t r = 0; ok && r < width; ++r) {
+    const opi_graph *a = plain.members[r].graph, *b = t.members[r].graph;
+    for (uint32_t o = 0; o < a->n_outputs; ++o) {
+      const uint32_t x = a->outputs[o], y = b->outputs[o];
+      const bool same =
+          a->values[x].n_bytes == b->values[y].n_bytes &&
+          memcmp(plain.members[r].data[x], t.members[r].data[y], a->values[x].n_bytes) == 0;
+      (void)opi_test_check(same, __FILE__, __LINE__, false, "%s: width %u: other bits", text,
+                           width);
+    }
+  }
+  if (ok) {
+    const char is = t.n_scatters > 0 ? 'r' : 'w';
+    (void)opi_test_check(is == *form && (t.n_sums == 0) == (is == 'r'), __FILE__, __LINE__, false,
+                         "%s: width %u: %u scatters, %u sums", text, width, t.n_scatters, t.n_sums);
+  }
+  opi_shards_free(shards[0]);
+  opi_shards_free(shards[1]);
+}
+
+typedef void (*width_checker)(const char *text, const opi_bound *bound, uint32_t width,
+                              const char *form, void *const *inputs, void *const *want,
+                              opi_arena *arena);
+
+static void check_case(const char *text, width_checker check) {
   builder b = {.seed = 1};
   opi_bound *bound = NULL;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -291,7 +388,7 @@ static void check_case(const char *text) {
     }
     OPI_ASSERT_OK(test_run(&m, bound, evaluator, &arena, want, &err), &err);
     for (uint32_t width = 2; width <= 5; ++width)
-      check_width(text, bound, width, form, inputs, want, &arena);
+      check(text, bound, width, form, inputs, want, &arena);
   }
   opi_bound_free(bound);
   opi_arena_release(&arena);
@@ -300,7 +397,12 @@ static void check_case(const char *text) {
 
 static void test_cases(void) {
   for (size_t i = 0; i < OPI_COUNT(cases); ++i)
-    check_case(cases[i]);
+    check_case(cases[i], check_width);
+}
+
+static void test_rows_of_sums(void) {
+  for (size_t i = 0; i < OPI_COUNT(row_cases); ++i)
+    check_case(row_cases[i], check_rows);
 }
 
 static bool is_listed(const char *name) {
@@ -329,9 +431,9 @@ static void test_every_row_has_an_answer(void) {
     (void)snprintf(text, sizeof text, "%s%s@%u X[2,3,10]%s -> d",
                    op->domain[0] == '\0' ? "" : "ms.", op->name, (unsigned)op->schema,
                    op->min_in == 2 ? " f[10]" : "");
-    check_case(text);
+    check_case(text, check_width);
   }
 }
 
-OPI_TEST_MAIN("rows beside divided inputs", OPI_TEST(test_cases),
+OPI_TEST_MAIN("rows beside divided inputs", OPI_TEST(test_cases), OPI_TEST(test_rows_of_sums),
               OPI_TEST(test_every_row_has_an_answer))

@@ -21,8 +21,9 @@ typedef struct whole_model {
   opi_loss loss;
   opi_train_choice choice;
   uint32_t dropout;
-  uint32_t flags; /* OPI_SHARD_DENSE or BARE */
+  uint32_t flags; /* OPI_SHARD_DENSE or BARE, and SEQUENCE */
   double value;   /* of the loss */
+  float plain;    /* members' loss in the plain form */
   double *gradients[MOST_PARAMS];
   size_t sizes[MOST_PARAMS];
   test_step step;
@@ -248,8 +249,26 @@ static void check_masks(const char *name, const divided *d, uint32_t dropout) {
   (void)opi_test_check((n != 0) == (dropout != OPI_DROPOUT_OFF), __FILE__, __LINE__, false,
                        "%s: %u masks of parts", name, n);
 }
-static void check_width(whole_model *w, const char *what, uint32_t width, uint32_t sums,
-                        uint32_t gathers) {
+
+typedef struct step_counts {
+  uint32_t sums, gathers, scatters;
+} step_counts;
+
+/* The sequence form's loss is the plain form's (flags without SEQUENCE, run before) to the bit. */
+static void check_loss(whole_model *w, const divided *d, const char *what) {
+  for (uint32_t r = 0; r < d->group.width; ++r) {
+    const float loss = *(const float *)d->group.members[r].data[d->t[r]->loss];
+    (void)opi_test_check(fabs((double)loss - w->value) <= 1e-5 * fabs(w->value), __FILE__, __LINE__,
+                         false, "%s: loss %g, not %g", what, (double)loss, w->value);
+    if ((w->flags & OPI_SHARD_SEQUENCE) == 0)
+      w->plain = loss;
+    (void)opi_test_check(memcmp(&loss, &w->plain, sizeof loss) == 0, __FILE__, __LINE__, false,
+                         "%s: loss %.9g, and %.9g in the plain form", what, (double)loss,
+                         (double)w->plain);
+  }
+}
+
+static void check_form(whole_model *w, const char *what, uint32_t width, step_counts want) {
   divided d = {
       .group = {.evaluator = test_backend_evaluator(), .arena = &w->arena, .width = width}};
   opipe_error err = OPIPE_ERROR_INIT;
@@ -258,38 +277,55 @@ static void check_width(whole_model *w, const char *what, uint32_t width, uint32
     feed_member(w, &d, r);
   ok = ok && test_group_run(&d.group, &err) >= 0;
   (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: %s", what, err.message);
-  for (uint32_t r = 0; ok && r < width; ++r) {
-    const float loss = *(const float *)d.group.members[r].data[d.t[r]->loss];
-    (void)opi_test_check(fabs((double)loss - w->value) <= 1e-5 * fabs(w->value), __FILE__, __LINE__,
-                         false, "%s: loss %g, not %g", what, (double)loss, w->value);
-  }
+  if (ok)
+    check_loss(w, &d, what);
   if (ok)
     check_masks(what, &d, w->dropout);
   for (uint32_t p = 0; ok && p < w->t->n_params; ++p) {
     if (w->t->params[p].n_gradients != 0)
       check_parameter(w, &d, what, p);
   }
-  (void)opi_test_check(!ok || (d.group.n_sums == sums && d.group.n_gathers == gathers), __FILE__,
-                       __LINE__, false, "%s: %u sums and %u gathers, not %u and %u", what,
-                       d.group.n_sums, d.group.n_gathers, sums, gathers);
+  const step_counts is = {d.group.n_sums, d.group.n_gathers, d.group.n_scatters};
+  (void)opi_test_check(!ok || memcmp(&is, &want, sizeof is) == 0, __FILE__, __LINE__, false,
+                       "%s: %u sums, %u gathers and %u scatters, not %u, %u and %u", what, is.sums,
+                       is.gathers, is.scatters, want.sums, want.gathers, want.scatters);
   for (uint32_t r = 0; r < width; ++r)
     opi_training_free(d.t[r]);
   opi_shards_free(d.shards);
 }
 
+/* Both forms. */
+static void check_width(whole_model *w, const char *what, uint32_t width, step_counts plain,
+                        step_counts rows) {
+  char name[64];
+  (void)snprintf(name, sizeof name, "%s in rows", what);
+  check_form(w, what, width, plain);
+  w->flags |= OPI_SHARD_SEQUENCE;
+  check_form(w, name, width, rows);
+  w->flags &= ~(uint32_t)OPI_SHARD_SEQUENCE;
+}
+
 /* Sums of a step, forward and backward: 2 + 2 a block (GPT-2, LLaMA, BERT, T5's encoder), 3 + 3 in
  * decoders with two attentions, 1 + 2 in NeoX's parallel blocks; 1 for an embedding, 1 for the
  * head, 1 for an encoder's output; OLMo-2's norms of queries and keys 2 + 2, routers 0 + 1. OPT's
- * positions are looked up at run time and its embedding passes a product: 1 more. */
+ * positions are looked up at run time and its embedding passes a product: 1 more. In the sequence
+ * form a sum is a scatter in one direction and a gather in the other. Sums that stay are those of
+ * statistics (norms of queries and keys), and of gradients beside a value that is gathered for what
+ * is whole, too. */
 static const struct {
   const char *name;
-  uint32_t sums, gathers;
+  step_counts plain, rows;
 } counts[] = {
-    {"bert", 14, 1},      {"bloom", 10, 1},     {"distilbert", 10, 1}, {"gemma2", 10, 1},
-    {"gpt2", 14, 1},      {"gptneox", 8, 1},    {"llama", 14, 1},      {"olmo2", 18, 1},
-    {"opt", 11, 1},       {"perceiver", 20, 1}, {"phi3", 10, 1},       {"qwen2", 10, 1},
-    {"qwen2_moe", 12, 1}, {"roberta", 10, 1},   {"siglip", 26, 0},     {"t5", 24, 1},
-    {"t5v11", 24, 1},     {"vit", 9, 1},        {"whisper", 23, 1},
+    {"bert", {14, 1, 0}, {0, 15, 14}},       {"bloom", {10, 1, 0}, {0, 11, 10}},
+    {"distilbert", {10, 1, 0}, {0, 11, 10}}, {"gemma2", {10, 1, 0}, {0, 11, 10}},
+    {"gpt2", {14, 1, 0}, {0, 15, 14}},       {"gptneox", {8, 1, 0}, {0, 9, 8}},
+    {"llama", {14, 1, 0}, {0, 15, 14}},      {"olmo2", {18, 1, 0}, {8, 11, 10}},
+    {"opt", {11, 1, 0}, {0, 12, 11}},        {"perceiver", {19, 1, 0}, {4, 15, 14}},
+    {"phi3", {10, 1, 0}, {0, 11, 10}},       {"qwen2", {10, 1, 0}, {0, 11, 10}},
+    {"qwen2_moe", {12, 1, 0}, {6, 11, 8}},   {"roberta", {10, 1, 0}, {0, 11, 10}},
+    {"siglip", {25, 0, 0}, {7, 18, 17}},     {"t5", {24, 1, 0}, {0, 25, 24}},
+    {"t5v11", {24, 1, 0}, {0, 25, 24}},      {"vit", {9, 1, 0}, {1, 9, 7}},
+    {"whisper", {23, 1, 0}, {0, 23, 22}},
 };
 
 /* ---- graphs by hand: the loss is the sum of the output ---- */
@@ -312,7 +348,7 @@ static uint32_t parameter(whole_model *w, test_graph *g, const char *name, int64
 
 /* Adds the loss, runs the whole graph, compares members. */
 static void check_built(whole_model *w, test_graph *g, const char *what, uint32_t y,
-                        const uint32_t *widths, uint32_t sums) {
+                        const uint32_t *widths, uint32_t sums, step_counts rows) {
   opipe_error err = OPIPE_ERROR_INIT;
   opi_bind_options options = test_options();
   const opipe_attr keep = OPI_ATTR_I("keepdims", 0);
@@ -337,7 +373,7 @@ static void check_built(whole_model *w, test_graph *g, const char *what, uint32_
   if (!ok)
     OPI_FAIL("%s: %s", what, err.message);
   for (; ok && *widths != 0; ++widths)
-    check_width(w, what, *widths, sums, 0);
+    check_width(w, what, *widths, (step_counts){sums, 0, 0}, rows);
   close_whole(w);
   test_close(g);
 }
@@ -359,7 +395,7 @@ static void test_parameter_read_in_two_ways(void) {
   const uint32_t scores = test_op(&g, "MatMul", test_op(&g, "Tanh", x, OPIPE_NONE), back);
   test_node(&g, "Softmax", 13, &scores, 1, &last, 1, &y, 1);
   y = test_op(&g, "Mul", y, parameter(&w, &g, "scale", 1, 7));
-  check_built(&w, &g, "two ways", y, widths, 2);
+  check_built(&w, &g, "two ways", y, widths, 2, (step_counts){1, 2, 1});
 }
 
 /* Query heads within groups: keys and values are held by several members. */
@@ -380,11 +416,37 @@ static void test_shared_keys(void) {
                           test_op(&g, "MatMul", whole, parameter(&w, &g, "v", 6, 8))};
   test_node(&g, "Attention", 23, in, 3, attrs, 3, &y, 1);
   y = test_op(&g, "Add", whole, test_op(&g, "MatMul", y, parameter(&w, &g, "o", 40, 6)));
-  check_built(&w, &g, "shared keys", y, widths, 2);
+  check_built(&w, &g, "shared keys", y, widths, 2, (step_counts){2, 0, 0});
+}
+
+/* Two rows: of 3 and of 5 members some have none. A norm and a residual work on them, the loss
+ * needs all; gradients of the norm's parameters and of what is added to rows are partial sums. */
+static void test_members_without_rows(void) {
+  static const uint32_t widths[] = {2, 3, 5, 0};
+  const int64_t shape[3] = {1, 2, 6}, one[1] = {6};
+  static whole_model w;
+  test_graph g;
+  uint32_t n = OPIPE_NONE;
+  open_built(&w, &g);
+  const uint32_t x = test_input(&g, "x", OPIPE_FLOAT, shape, 3);
+  const uint32_t a =
+      test_op(&g, "Tanh", test_op(&g, "MatMul", x, parameter(&w, &g, "a", 6, 10)), OPIPE_NONE);
+  const uint32_t h = test_op(&g, "Add", test_op(&g, "MatMul", a, parameter(&w, &g, "b", 10, 6)),
+                             parameter(&w, &g, "places", 2, 6));
+  float scale[6] = {1, 2, 3, 1, 2, 3};
+  const uint32_t in[3] = {h, test_known(&g, "scale", OPIPE_FLOAT, one, 1, scale),
+                          test_known(&g, "bias", OPIPE_FLOAT, one, 1, scale)};
+  test_node(&g, "LayerNormalization", 17, in, 3, NULL, 0, &n, 1);
+  const uint32_t c =
+      test_op(&g, "Tanh", test_op(&g, "MatMul", n, parameter(&w, &g, "c", 6, 10)), OPIPE_NONE);
+  const uint32_t y = test_op(&g, "Add", test_op(&g, "MatMul", c, parameter(&w, &g, "d", 10, 6)), h);
+  const uint32_t last =
+      test_op(&g, "Mul", test_op(&g, "Tanh", y, OPIPE_NONE), parameter(&w, &g, "e", 2, 6));
+  check_built(&w, &g, "few rows", last, widths, 3, (step_counts){0, 4, 3});
 }
 
 static void check_export(const char *variant, const char *name, double smoothing, uint32_t dropout,
-                         uint32_t sums, uint32_t gathers) {
+                         step_counts plain, step_counts rows) {
   static whole_model w;
   opipe_error err = OPIPE_ERROR_INIT;
   char folder[256];
@@ -398,26 +460,84 @@ static void check_export(const char *variant, const char *name, double smoothing
     OPI_FAIL("%s: %s", folder, err.message);
   } else {
     for (uint32_t width = 2; width <= 3; ++width)
-      check_width(&w, name, width, sums, gathers);
+      check_width(&w, name, width, plain, rows);
   }
   close_whole(&w);
 }
 
 static void test_every_training_export(void) {
   for (size_t f = 0; f < OPI_COUNT(counts); ++f)
-    check_export("train", counts[f].name, 0, OPI_DROPOUT_OFF, counts[f].sums, counts[f].gathers);
+    check_export("train", counts[f].name, 0, OPI_DROPOUT_OFF, counts[f].plain, counts[f].rows);
 }
 
+static const step_counts gpt2_plain = {14, 1, 0}, gpt2_rows = {0, 15, 14};
+
 static void test_other_losses(void) {
-  check_export("train", "gpt2", 0.1, OPI_DROPOUT_OFF, 14, 1);
-  check_export("train_loss_in_graph", "gpt2", 0, OPI_DROPOUT_OFF, 14, 1);
+  check_export("train", "gpt2", 0.1, OPI_DROPOUT_OFF, gpt2_plain, gpt2_rows);
+  check_export("train_loss_in_graph", "gpt2", 0, OPI_DROPOUT_OFF, gpt2_plain, gpt2_rows);
+}
+
+/* One opipe.Dropout of ones [rows of 2 x 3, 4], by rows or whole. */
+static const float *drop(test_graph *g, opi_arena *arena, const int64_t *shape,
+                         const opipe_attr *attrs, uint32_t n_attrs) {
+  static int64_t scalars[4] = {5, 6, 7, 8};
+  test_member m = {.data = OPI_ARENA_ARRAY(arena, void *, 16)};
+  test_group t = {.evaluator = test_backend_evaluator(), .arena = arena};
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t in[5], out = OPIPE_NONE;
+  test_open(g);
+  in[0] = test_input(g, NULL, OPIPE_FLOAT, shape, 3);
+  for (uint32_t i = 0; i < 4; ++i)
+    in[1 + i] = test_input(g, NULL, OPIPE_INT64, NULL, 0);
+  opi_node *node = test_node(g, "Dropout", 2, in, 5, attrs, n_attrs, &out, 1);
+  node->domain = "opipe";
+  for (uint32_t v = 0; v < g->graph->n_values; ++v) {
+    opi_value *x = &g->graph->values[v];
+    if (v == out)
+      *x = (opi_value){
+          .name = x->name, .dtype = OPIPE_FLOAT, .rank = 3, .shape = g->graph->values[in[0]].shape};
+    x->n_bytes = x->rank == 3 ? (uint64_t)opi_elems(x) * 4 : 8;
+    m.data[v] = x->rank == 3 ? opi_arena_alloc(arena, x->n_bytes + 1) : (void *)&scalars[v - 1];
+    for (uint64_t i = 0; x->rank == 3 && i < x->n_bytes / 4; ++i)
+      ((float *)m.data[v])[i] = 1;
+  }
+  m.graph = g->graph;
+  OPI_ASSERT_OK(test_node_run(&t, &m, node, &err), &err);
+  return m.data[out];
+}
+
+/* Samples and tokens are counted where rows hold both, and a member has some of the rows. */
+static void test_masks_of_rows(void) {
+  const int64_t whole[3] = {2, 3, 4};
+  const opipe_attr attrs[4] = {OPI_ATTR_F("ratio", 0.5), OPI_ATTR_S("key", "d"),
+                               OPI_ATTR_I("batch_axis", 0), OPI_ATTR_I("token_axis", 1)};
+  opi_arena arena;
+  test_graph g;
+  opi_arena_init(&arena, opi_allocator_system(), 0);
+  const float *want = drop(&g, &arena, whole, attrs, 4);
+  test_close(&g);
+  for (int64_t first = 0; first < 6; ++first) {
+    for (int64_t n = 0; first + n <= 6; ++n) {
+      const int64_t shape[3] = {1, n, 4}, run[2] = {first, n};
+      const opipe_attr own[9] = {OPI_ATTR_F("ratio", 0.5),       OPI_ATTR_S("key", "d"),
+                                 OPI_ATTR_I("batch_axis", 1),    OPI_ATTR_I("batch_inner", 3),
+                                 OPI_ATTR_I("token_axis", 1),    OPI_ATTR_I("token_outer", 2),
+                                 OPI_ATTR_I("part_axis", 1),     OPI_ATTR_I("part_whole", 6),
+                                 OPI_ATTR_N("part_runs", run, 2)};
+      const float *is = drop(&g, &arena, shape, own, 9);
+      OPI_ASSERT(memcmp(is, want + first * 4, (size_t)n * 16) == 0);
+      test_close(&g);
+    }
+  }
+  opi_arena_release(&arena);
 }
 
 /* Masks are those of the whole model, of divided heads, of partial sums and of whole values. */
 static void test_dropout_by_global_place(void) {
-  check_export("train_dropout", "gpt2", 0, OPI_DROPOUT_GRAPH, 14, 1);
+  check_export("train_dropout", "gpt2", 0, OPI_DROPOUT_GRAPH, gpt2_plain, gpt2_rows);
 }
 
 OPI_TEST_MAIN("sharded training", OPI_TEST(test_every_training_export), OPI_TEST(test_other_losses),
               OPI_TEST(test_parameter_read_in_two_ways), OPI_TEST(test_shared_keys),
-              OPI_TEST(test_dropout_by_global_place))
+              OPI_TEST(test_members_without_rows), OPI_TEST(test_dropout_by_global_place),
+              OPI_TEST(test_masks_of_rows))

@@ -10,16 +10,16 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum {
-  HEADS = 6,
+  HEADS = 4,
   KV_HEADS = 2,
   DIM = 20,
-  SEQUENCES = 5,
-  LONGEST = 330, /* more than a chain of 256 keys */
+  SEQUENCES = 4,
+  LONGEST = 270, /* more than a chain of 256 keys */
   ROWS = 37,     /* of a pass */
   CONTEXT = 384,
   POOL = SEQUENCES * CONTEXT
 };
-static const int64_t lengths[SEQUENCES] = {1, 63, 64, 129, LONGEST};
+static const int64_t lengths[SEQUENCES] = {1, 64, 129, LONGEST};
 
 /* A form of attention. */
 typedef struct form {
@@ -38,7 +38,7 @@ typedef struct sequence {
 static bt_backend backend;
 static opipe_device *device;
 static sequence sequences[SEQUENCES];
-static const float slopes[HEADS] = {0.5f, 0.25f, 0.125f, 1.0f, 0.01f, 0.0625f};
+static const float slopes[HEADS] = {0.5f, 0.25f, 1.0f, 0.01f};
 
 static void open_device(const char *options) {
   opipe_error err = OPIPE_ERROR_INIT;
@@ -198,7 +198,7 @@ static void try_mix(const form *f, int64_t page, int64_t slice, bool in_place) {
   for (size_t i = 0; i < COUNT(now.values); ++i)
     now.values[i] = NAN;
   for (int64_t p = 0; p < POOL / page; ++p)
-    now.table[p] = (p * 7 + 3) % (POOL / page); /* no neighbours; POOL / page is 15 or 30 */
+    now.table[p] = (p * 7 + 3) % (POOL / page); /* no neighbours; POOL / page is 12 or 24 */
   for (int64_t i = 0; i < SEQUENCES; ++i)
     sequences[i].done = 0;
   make_graph(&g, f, page);
@@ -232,7 +232,6 @@ static void test_mixes(void) {
       {16, 0, 0, true, NULL},
       {16, 70, 2, true, NULL},
       {20, 0, 2, false, NULL},
-      {16, 50, 2, true, "kernels=portable"},
       {16, 50, 2, true, "kernels=reference"},
   };
   static const struct {
@@ -249,8 +248,10 @@ static void test_mixes(void) {
     open_device(forms[i].kernels);
     for (int64_t s = 0; s < SEQUENCES; ++s)
       attend_alone(&forms[i], &sequences[s], lengths[s]);
-    for (size_t w = forms[i].kernels != NULL ? 2 : 0; w < COUNT(ways); ++w)
-      try_mix(&forms[i], ways[w].page, ways[w].slice, ways[w].in_place);
+    for (size_t w = 0; w < (forms[i].kernels != NULL ? 1 : 2); ++w) {
+      const size_t k = (2 + i + w) % COUNT(ways);
+      try_mix(&forms[i], ways[k].page, ways[k].slice, ways[k].in_place);
+    }
     close_device();
   }
 }
@@ -261,11 +262,11 @@ static void test_refusals(void) {
   static const struct {
     int64_t position, sequence, page;
     const char *why;
-  } rows[] = {{0, SEQUENCES, 0, "row 5 is of sequence 5, the table has 5"},
+  } rows[] = {{0, SEQUENCES, 0, "row 5 is of sequence 4, the table has 4"},
               {CONTEXT, 1, 0, "row 5 is at position 384, 0 to 383 have pages"},
               {-1, 1, 0, "row 5 is at position -1"},
-              {64, 1, 30, "row 5 needs page 1 of sequence 1, which is 30 of 30"},
-              {64, 1, -1, "row 5 needs page 1 of sequence 1, which is -1 of 30"}};
+              {64, 1, 24, "row 5 needs page 1 of sequence 1, which is 24 of 24"},
+              {64, 1, -1, "row 5 needs page 1 of sequence 1, which is -1 of 24"}};
   opipe_error err = OPIPE_ERROR_INIT;
   bt_graph g;
   open_device(NULL);

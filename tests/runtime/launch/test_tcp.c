@@ -40,7 +40,18 @@ static bool has_sodium(void) {
 static opipe_status look_around(kit_member *m) {
   opipe_team_info info = opipe_team_info_init();
   static const uint32_t machines[] = {0, 0, 2, 2, 4};
+  char host[64] = "";
+  uint64_t n_bytes = sizeof host - 1;
   OPI_TRY(kit_gather(m->team, "here", UINT64_MAX, &m->err));
+  const opipe_status looked =
+      opi_team_look(m->team, "session #0/" OPI_BOARD_ADDRESS, host, &n_bytes, &m->err);
+  if (looked != OPIPE_OK || strcmp(host, "127.0.0.1") != 0)
+    return opi_fail(&m->err, OPIPE_E_INTERNAL, "%d: its own address is '%s'", looked, host);
+  n_bytes = 3;
+  if (opi_team_look(m->team, "session #0/" OPI_BOARD_ADDRESS, host, &n_bytes, NULL) !=
+          OPIPE_E_LIMIT ||
+      n_bytes != strlen("127.0.0.1"))
+    return opi_fail(&m->err, OPIPE_E_INTERNAL, "an address without room");
   opi_team_info(m->team, &info);
   if (m->kit->ctx == NULL) { /* one machine */
     if (info.n_machines != 1 || info.local_rank != m->rank || info.local_size != m->kit->size)
