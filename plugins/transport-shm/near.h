@@ -9,8 +9,8 @@
 
 extern const opipe_transport shm_transport;
 
-opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err);
-void shm_close(opipe_instance *self);
+opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err);
+void shm_instance_close(opipe_instance *self);
 /* OK | PEER: the world was aborted. [any-thread] */
 opipe_status shm_check(opipe_world *world, opipe_error *err);
 

@@ -124,17 +124,24 @@ static opipe_status check(const ucx_note *note, uint64_t n_bytes, uint32_t n_ran
 /* ---- hearing ---- */
 
 static void keep(ucx_worker *worker, const ucx_note *note) {
-  ucx_heard *heard = ucx_new(worker->world->host, "a note", sizeof *heard, NULL);
+  opipe_error err = OPIPE_ERROR_INIT;
+  ucx_heard *heard = NULL;
+  if (worker->n_heard < UCX_HEARD_MOST) {
+    heard = ucx_new(worker->world->host, "a note", sizeof *heard, &err);
+  } else {
+    (void)opipe_fail(&err, OPIPE_E_LIMIT, "rank %u tells of more than %d streams and groups",
+                     note->brief.rank, UCX_HEARD_MOST);
+  }
   if (heard == NULL) {
     worker->fails = true;
-    worker->fail_rank = worker->rank;
-    (void)opipe_fail(&worker->why, OPIPE_E_NOMEM, "no memory for a note of rank %u",
-                     note->brief.rank);
+    worker->fail_rank = note->brief.rank;
+    worker->why = err;
     return;
   }
   heard->note = *note;
   heard->next = worker->heard;
   worker->heard = heard;
+  ++worker->n_heard;
   if (worker->endpoint != NULL)
     shm_transport.ring(worker->endpoint->near);
 }
@@ -144,6 +151,7 @@ void ucx_forget_note(ucx_worker *worker, ucx_heard *heard) {
   while (*at != heard)
     at = &(*at)->next;
   *at = heard->next;
+  --worker->n_heard;
   ucx_delete(worker->world->host, heard, sizeof *heard);
 }
 
