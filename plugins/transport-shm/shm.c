@@ -21,7 +21,8 @@ opipe_status shm_check(opipe_world *world, opipe_error *err) {
 
 /* ---- instances ---- */
 
-opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
+opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self,
+                               opipe_error *err) {
   opipe_instance *self = shm_new(host, "transport 'shm'", sizeof *self, err);
   if (self == NULL)
     return OPIPE_E_NOMEM;
