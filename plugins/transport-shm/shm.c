@@ -19,6 +19,11 @@ opipe_status shm_check(opipe_world *world, opipe_error *err) {
                     world->why.message);
 }
 
+uint32_t shm_reason(const opipe_world *world, opipe_error *out_why) {
+  *out_why = world->why;
+  return world->abort_rank;
+}
+
 /* ---- instances ---- */
 
 opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self,

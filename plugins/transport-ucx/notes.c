@@ -65,13 +65,13 @@ opipe_status ucx_tell(ucx_worker *worker, uint32_t rank, const ucx_note *note, o
 /* Every worker here tells those that it is connected to. */
 void ucx_tell_end(opipe_world *world) {
   opipe_error why = OPIPE_ERROR_INIT;
-  (void)shm_check(world->near, &why);
+  const uint32_t rank = shm_reason(world->near, &why);
   for (uint32_t r = 0; r < world->n_ranks; ++r) {
     ucx_worker *worker = world->seats[r].worker;
     if (worker == NULL)
       continue;
     ucx_lock(worker);
-    ucx_note note = {.brief = ucx_brief_of(worker, UCX_NOTE_ABORT, r), .status = OPIPE_E_PEER};
+    ucx_note note = {.brief = ucx_brief_of(worker, UCX_NOTE_ABORT, rank), .status = why.status};
     (void)snprintf(note.text, sizeof note.text, "%.*s", UCX_TEXT - 1, why.message);
     for (uint32_t p = 0; p < world->n_ranks && !worker->stopped; ++p) {
       if (worker->peers[p].ep != NULL && !worker->peers[p].left)
@@ -192,7 +192,7 @@ static void hear_abort(ucx_worker *worker, const ucx_note *note) {
     return;
   worker->fails = true;
   worker->fail_rank = note->brief.id < worker->world->n_ranks ? note->brief.id : note->brief.rank;
-  (void)opipe_fail(&worker->why, OPIPE_E_PEER, "%s", note->text);
+  (void)opipe_fail(&worker->why, note->status < 0 ? note->status : OPIPE_E_PEER, "%s", note->text);
   for (char *at = worker->why.message; *at != '\0'; ++at)
     *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
 }
