@@ -241,8 +241,9 @@ static opipe_status read_works(const reader *r, const json_t *play) {
 }
 
 static bool has_stage(const opi_decision *plan, uint32_t rank, uint32_t stage) {
+  const uint32_t first = rank - rank % opi_plan_width(plan); /* of its tensor group */
   for (uint32_t k = 0; k < plan->n_replicas; ++k) {
-    if (opi_plan_rank(plan, stage, k) == rank)
+    if (opi_plan_rank(plan, stage, k) == first)
       return true;
   }
   return false;

@@ -205,7 +205,7 @@ opipe_status opi_playlist_sums_make(opi_playlist_maker *m) {
   holdings h;
   OPI_TRY(find_holdings(m, &h));
   OPI_TRY(allocate(m));
-  m->sums.alone = m->twice && opi_optimizer_steps_alone(&plan->whole->train->optimizer);
+  m->sums.alone = m->twice && opi_plan_steps_alone(plan->whole);
   for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w)
     OPI_TRY(make_stage_sum(&h, w));
   OPI_TRY(make_ties(&h));

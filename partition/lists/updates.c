@@ -38,7 +38,7 @@ static opipe_status join_sharers(const opi_piece_plan *plan, const opi_cut *cut,
 opipe_status opi_update_groups(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                                uint32_t **out_group, opipe_error *err) {
   const bool alone = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && plan->trains &&
-                     opi_optimizer_steps_alone(&plan->whole->train->optimizer);
+                     opi_plan_steps_alone(plan->whole);
   uint32_t *group = OPI_ARENA_ARRAY(arena, uint32_t, plan->n_ranks);
   if (group == NULL)
     return opi_fail_nomem(err, plan->n_ranks * sizeof *group, "a proof");

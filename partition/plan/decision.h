@@ -134,6 +134,11 @@ bool opi_plan_is_direct(const opi_decision *plan);
 static inline uint32_t opi_plan_width(const opi_decision *plan) {
   return plan->width == 0 ? 1 : plan->width;
 }
+/* True if ranks that hold two versions of weights step without each other's norms. Members of a
+ * tensor group do not: they have copies of whole parameters, which must stay equal. */
+static inline bool opi_plan_steps_alone(const opi_decision *plan) {
+  return opi_plan_width(plan) == 1 && opi_optimizer_steps_alone(&plan->train->optimizer);
+}
 /* Rank of instance (stage, replica); member m's is m more. */
 static inline uint32_t opi_plan_rank(const opi_decision *plan, uint32_t stage, uint32_t replica) {
   return plan->instance_rank[stage * plan->n_replicas + replica];

@@ -483,7 +483,7 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
   w->share = options->share;
   w->share_ctx = options->share_ctx;
   w->alone = options->n_ranks > 1 && options->n_versions > 1 && options->transport.table != NULL &&
-             opi_optimizer_steps_alone(options->optimizer);
+             options->n_members < 2 && opi_optimizer_steps_alone(options->optimizer);
   opi_arena_init(&w->arena, options->allocator, 0);
   const opipe_status status = open_all(w, options, err == NULL ? &local : err);
   if (status < 0) {

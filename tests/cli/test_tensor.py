@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=120
-"""run --tensor: products, tables and heads of every stage divided among ranks, bit-equal to the plan's reference and close to the
-uncut model; what cannot be divided or combined is refused by name, with the numbers."""
+"""run and train --tensor: products, tables and heads of every stage divided among ranks, bit-equal to the plan's reference and close to
+the uncut model; checkpoints that know no width; what cannot be divided or combined is refused by name, with the numbers."""
 import glob
+import json
 import os
 import re
 import sys
+import tempfile
 
-from command import BUILD, DATA, DONE, REFUSED, SHARED, USAGE, Count, need_command, run
+from command import BUILD, DATA, DONE, REFUSED, SHARED, SOURCE, USAGE, Count, need_command, run
 
 MODERN = os.path.join(SHARED, "models", "modern")
 MODEL = os.path.join(DATA, "gpt_8block", "model.onnx")
@@ -21,6 +23,16 @@ EQUAL = [
     ("encoder", ["--tensor", "2", "--stages", "2", "--replicas", "2", "--microbatches", "2", "--schedule", "sequential"]),
     ("llama_8block", ["--tensor", "2", "--stages", "2", "--microbatches", "2", "--transport", "emulated"]),
     ("gpt_8block", ["--tensor", "2", "--stages", "2", "--microbatches", "2", "--device", "emulated:16,async=1,time_us=100"]),
+]
+TRAIN = ["train", MODEL, "--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "seq=8", "--loss",
+         "cross-entropy:logits=logits,labels=input_ids", "--batch", "6"]
+SGD, ADAMW = ["--optimizer", "sgd:lr=0.01,momentum=0.9"], ["--optimizer", "adamw:lr=0.001,decay=0.1", "--clip", "0.5"]
+TRAINED = [
+    [*ADAMW, "--tensor", "2", "--stages", "2", "--microbatches", "3", "--schedule", "1f1b"],
+    [*ADAMW, "--tensor", "3", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
+    [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "4", "--schedule", "2bw"],
+    [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "2", "--schedule", "zbv", "--device", "emulated:3,async=1,time_us=20"],
+    [*ADAMW, "--tensor", "2", "--stages", "2", "--microbatches", "2", "--recompute", "stage", "--compute", "bf16"],
 ]
 # Close to outputs of the uncut model that the folder holds.
 CLOSE = [("gpt_8block", "2"), ("llama_8block", "3"), ("encoder_legacy", "2")]
@@ -72,6 +84,62 @@ def check_close(count):
         count.check(f"{name} close to the uncut model, width {tensor}", problem)
 
 
+def check_trained(count):
+    """Losses, norms, gradients and weights."""
+    for words in TRAINED:
+        result = run(*TRAIN, *words, "--steps", "3", "--reference")
+        problem = result.broken(60, 1024)
+        if not problem and (result.status != DONE or "bit-equal" not in result.out or not re.search("uncut model +close", result.out)):
+            problem = f"status {result.status}: {(result.err or result.out)[-300:]}"
+        count.check(f"train {' '.join(words)}", problem)
+
+
+def header_of(path):
+    """Name: type, shape and place of every tensor of a safetensors file."""
+    with open(path, "rb") as file:
+        return {name: (t["dtype"], t["shape"]) for name, t in json.loads(file.read(int.from_bytes(file.read(8), "little"))).items()
+                if name != "__metadata__"}
+
+
+def files_of(folder):
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors"))
+
+
+def check_checkpoints(count, scratch):
+    """A checkpoint of width 2 goes on in widths 1, 3 and 1: at a learning rate of 0 the weights keep their bits; otherwise losses are
+    those of one rank. The model that a group saves is the one that a rank saves."""
+    first = os.path.join(scratch, "first")
+    made = run(*TRAIN, *ADAMW, "--tensor", "2", "--stages", "2", "--steps", "2", "--save", first)
+    count.check("save of width 2", None if made.status == DONE else f"{made.status}: {made.err[-300:]}")
+    still, models = [], []
+    for width in ("1", "3", "1", "2"):
+        still.append(os.path.join(scratch, f"still-{len(still)}"))
+        models.append(os.path.join(scratch, f"model-{len(models)}.onnx"))
+        words = [*TRAIN, "--optimizer", "adamw:lr=0", "--tensor", width, "--stages", "1", "--steps", "1"]
+        result = run(*words, "--resume", still[-2] if len(still) > 1 else first, "--save", still[-1], "--save-model", models[-1])
+        count.check(f"resume in width {width}", None if result.status == DONE else f"{result.status}: {result.err[-300:]}")
+    weights = [open(next(f for f in files_of(folder) if "weights" in f), "rb").read() for folder in (first, *still)]
+    count.check("weights through all widths", None if all(w == weights[0] for w in weights) else "they differ")
+    saved = [open(path, "rb").read() for path in models]
+    count.check("models saved in all widths", None if all(m == saved[0] for m in saved) else "they differ")
+    names = [header_of(path) for path in files_of(still[1])]
+    count.check("tensors of width 3", None if names == [header_of(path) for path in files_of(still[0])] else "other names or shapes")
+    losses = []
+    for width in ("1", "2", "3"):
+        result = run(*TRAIN, *ADAMW, "--tensor", width, "--stages", "1", "--steps", "2", "--resume", first)
+        losses.append([float(x) for x in re.findall(r"loss (\S+) +norm (\S+)", result.out) for x in x])
+    near = all(len(own) == 4 and all(abs(a - b) < 1e-4 * abs(b) for a, b in zip(own, losses[0])) for own in losses)
+    count.check("steps after a resume", None if near else str(losses))
+
+
+def check_plan_file(count, scratch):
+    """A plan's file holds the width; other options are not allowed beside it."""
+    path = os.path.join(scratch, "plan.json")
+    made = run("plan", MODEL, "--bind", "batch=3,seq=8", "--tensor", "2", "--stages", "2", "-o", path)
+    count.check("plan --tensor", None if made.status == DONE else f"{made.status}: {made.err[-300:]}")
+    count.check("run --plan", problem_of(MODEL, *SHAPE, "--plan", path))
+
+
 def check_refusals(count):
     os.environ["OPIPE_WITHOUT_COLLECTIVES"] = "1"  # of the impaired transport
     for words, status, text in REFUSALS:
@@ -88,6 +156,10 @@ def main():
     check_equal(count)
     check_modern(count)
     check_close(count)
+    check_trained(count)
+    with tempfile.TemporaryDirectory() as scratch:
+        check_checkpoints(count, scratch)
+        check_plan_file(count, scratch)
     check_refusals(count)
     return count.finish()
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=1800 label=full
-"""run --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, every rule of
+"""run and train --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, every rule of
 delivery, on a device that works later, and every family of exports."""
 import glob
 import os
+import re
 import sys
 
-from command import BUILD, DATA, Count, need_command
-from test_tensor import MODERN, problem_of
+from command import BUILD, DATA, DONE, Count, need_command, run
+from equal import labels_of
+from test_tensor import MODERN, TRAIN, problem_of
 
 PLUGINS = os.path.join(BUILD, "tests", "plugins")
 MODELS = ("gpt_8block", "llama_8block", "encoder")
@@ -16,6 +18,8 @@ SCHEDULES = ("gpipe", "1f1b", "sequential", "interleaved:chunks=2", "looped-bfs:
 STRICT = ["--plugin", os.path.join(PLUGINS, "opipe-transport-strict.so"), "--transport"]
 TRANSPORTS = [["--transport", "local"], ["--transport", "shm"], [*STRICT, "strict:rule=tag"], [*STRICT, "strict:rule=stream"],
               *(["--transport", f"emulated:rule={rule}"] for rule in ("tag", "stream", "edge", "pair", "blocking", "grouped"))]
+TRAINED = ("gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto", "zb-interleaved:chunks=2",
+           "zbv", "v-half", "v-min", "dualpipev")
 LATER = ["--device", "emulated:3,async=1,time_us=100"]
 
 
@@ -49,12 +53,35 @@ def check_modern(count):
                 check(count, path, "--tensor", str(width), "--stages", str(stages), "--requests", "2")
 
 
+def check_trained(count):
+    """Every export that can be trained, and every schedule of training."""
+    for path in sorted(glob.glob(os.path.join(MODERN, "*", "train"))):
+        for width in ("2", "3"):
+            words = [os.path.join(path, "model.onnx"), *labels_of(path), "--microbatches", "2", "--stages", "2", "--tensor", width]
+            count.check(f"train {path.split(os.sep)[-2]} --tensor {width}", trained(*words))
+    for schedule in TRAINED:
+        for width, replicas in (("2", "1"), ("3", "2")):
+            ranks = str(2 * int(width) * int(replicas))
+            words = [*TRAIN[1:], "--schedule", schedule, "--ranks", ranks, "--tensor", width, "--replicas", replicas, "--microbatches", "12",
+                     "--batch", "12", "--optimizer", "adamw:lr=0.001", "--clip", "0.5"]
+            count.check(f"train {schedule} --tensor {width} --replicas {replicas}", trained(*words))
+
+
+def trained(*words):
+    result = run("train", *words, "--steps", "3", "--reference")
+    if result.broken(120, 2048):
+        return result.broken(120, 2048)
+    good = result.status == DONE and "bit-equal" in result.out and re.search("uncut model +close", result.out)
+    return None if good else f"status {result.status}: {(result.err or result.out)[-300:]}"
+
+
 def main():
     need_command()
     count = Count()
     check_schedules(count)
     check_transports(count)
     check_modern(count)
+    check_trained(count)
     return count.finish()
 
 

@@ -87,6 +87,28 @@ static void test_ties_on_one_rank(void) {
   }
 }
 
+/* Members hold their parts of parameters, gradients and moments, and copies of what is whole. */
+static void test_tensor_groups(void) {
+  static const struct {
+    const char *schedule;
+    uint32_t n_ranks, tensor, recompute, kind;
+  } rows[] = {{"gpipe", 2, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW},
+              {"1f1b", 6, 3, OPI_RECOMPUTE_STAGE, OPIPE_OPTIMIZER_SGD},
+              {"zb-h1", 4, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW}};
+  kit k;
+  OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
+                      &k.err);
+  for (size_t i = 0; i < OPI_COUNT(rows); ++i) {
+    memory_count count = {0, 0, 0};
+    const memory_row row = {rows[i].schedule, rows[i].n_ranks, 4, false, {0}};
+    kit_case c = memory_case(&row, rows[i].recompute, rows[i].kind);
+    c.tensor = rows[i].tensor;
+    memory_check(&k, &c, rows[i].schedule, &count);
+    OPI_ASSERT_INT(count.passed, 1);
+  }
+  kit_close(&k);
+}
+
 static void test_written_and_read(void) {
   static const char *const schedules[] = {"gpipe", "zb-h1", "chimera", "zbv",
                                           "chimera:concat=halving"};
@@ -112,4 +134,5 @@ static void test_written_and_read(void) {
 }
 
 OPI_TEST_MAIN("training memory", OPI_TEST(test_every_schedule), OPI_TEST(test_tied_table),
-              OPI_TEST(test_ties_on_one_rank), OPI_TEST(test_written_and_read))
+              OPI_TEST(test_ties_on_one_rank), OPI_TEST(test_tensor_groups),
+              OPI_TEST(test_written_and_read))
