@@ -30,14 +30,14 @@ static bool has_left(const cli_session *s) {
   return left;
 }
 
-typedef struct followed {
+typedef struct following {
   uint32_t n_sessions;
   uint64_t n_done, n_failed; /* requests */
   bool over;                 /* process 0 has left */
-} followed;
+} following;
 
 /* One session, from the plan to process 0's close. */
-static int follow_one(cli_session *s, followed *io) {
+static int follow_one(cli_session *s, following *io) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_share_params share = opipe_share_params_init();
   opipe_session_params params = opipe_session_params_init();
@@ -64,7 +64,7 @@ static int follow_one(cli_session *s, followed *io) {
   return status < 0 ? cli_report("following process 0", &err) : CLI_DONE;
 }
 
-static void print(const cli_options *o, cli_session *s, const followed *f) {
+static void print(const cli_options *o, cli_session *s, const following *f) {
   cli_team_print(s);
   (void)printf(o->json ? "{\"sessions\": %u, \"requests_done\": %llu, \"requests_failed\": %llu}\n"
                        : "%u sessions followed, %llu requests done, %llu failed or cancelled\n",
@@ -74,7 +74,7 @@ static void print(const cli_options *o, cli_session *s, const followed *f) {
 int cli_follow(const cli_options *given) {
   cli_options own = *given;
   cli_session s;
-  followed all = {0};
+  following all = {0};
   int status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = cli_join(&own, &s);

@@ -49,6 +49,13 @@ static opipe_status infer_rows(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_need(b, node, OPI_ROWS_POSITION, "position", OPI_T_WIDE, 1, 1, err));
   OPI_TRY(opi_need(b, node, OPI_ROWS_SEQUENCE, "sequence", OPI_T_WIDE, 1, 1, err));
   OPI_TRY(opi_need(b, node, OPI_ROWS_TABLE, "table", OPI_T_WIDE, 2, 2, err));
+  for (uint32_t i = OPI_ROWS_POSITION; i <= OPI_ROWS_TABLE; ++i) {
+    const opi_value *x = opi_input(b, node, i);
+    if (x->dtype != OPIPE_INT64) {
+      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, not int64",
+                           x->name, opi_dtype_name(x->dtype));
+    }
+  }
   OPI_TRY(opi_need_dim(b, node, OPI_ROWS_POSITION, 0, rows, "rows", err));
   OPI_TRY(opi_need_dim(b, node, OPI_ROWS_SEQUENCE, 0, rows, "rows", err));
   OPI_TRY(opi_may(b, node, OPI_ROWS_SLOPES, "slopes", OPI_T_FLOAT, 1, 1, err));

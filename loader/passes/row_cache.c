@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys and values of before, joined with new ones. Bound without a past, a concatenation has no
+/* Nodes that become nothing over rows.
+ *
+ * Keys and values of before, joined with new ones. Bound without a past, a concatenation has no
  * other rows than the new ones; a buffer of fixed size has them at the places where the file writes
  * them, and these must be their positions. */
 #include "loader/passes/rower.h"
@@ -78,4 +80,29 @@ opipe_status opi_r_cache(rower *r, const opi_node *node, uint32_t *out_rows, int
   *out_rows = rows;
   *out_axis = r->s.carry[rows].axis;
   return OPIPE_OK;
+}
+
+bool opi_r_is_last(const rower *r, const opi_node *node, int32_t *out_axis) {
+  const opi_graph *g = r->s.whole;
+  const uint32_t takes = opi_op_of(node)->takes, v = node->n_in > 0 ? node->in[0] : OPIPE_NONE;
+  const int64_t n = r->form->context;
+  if ((takes & (OPI_TAKES_PART | OPI_TAKES_ROWS)) == 0 || node->n_in < 2 || node->n_out != 1 ||
+      !opi_s_sliced(&r->s, v))
+    return false;
+  const opi_carry *carry = &r->s.carry[v];
+  const opi_value *x = &g->values[v], *at = &g->values[node->in[1]], *y = &g->values[node->out[0]];
+  const opipe_attr *axis = opi_attr_find(node, "axis");
+  const bool keeps = y->rank == x->rank; /* the axis, with one entry */
+  if (!opi_value_known(at) || opi_elems(at) != 1 || !opi_dtype_is_integer(at->dtype) ||
+      carry->outer != 1 || carry->inner != 1 || x->shape[carry->axis] != n ||
+      y->rank < x->rank - 1 || y->rank > x->rank || (axis != NULL && axis->i != carry->axis))
+    return false;
+  for (int32_t d = 0; d < x->rank; ++d) {
+    const int32_t to = keeps || d < carry->axis ? d : d - 1;
+    if (d == carry->axis ? keeps && y->shape[d] != 1 : y->shape[to] != x->shape[d])
+      return false;
+  }
+  const int64_t index = opi_index_at(at, 0);
+  *out_axis = carry->axis;
+  return index == n - 1 || index == -1;
 }

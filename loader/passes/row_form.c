@@ -162,8 +162,9 @@ static opipe_status check_few(const opi_row_form *form, const opi_bound *few, op
         continue;
       const opi_value *x = &g->values[v];
       const int8_t *dims = form->tokens->dims[v];
+      const bool picks = i > 0 && (opi_op_of(node)->takes & (OPI_TAKES_PART | OPI_TAKES_ROWS)) != 0;
       if (!opi_value_known(x) || (x->flags & OPI_VALUE_INITIALIZER) != 0 || dims[0] == -2 ||
-          dims[1] >= 0)
+          dims[1] >= 0 || (picks && opi_elems(x) == 1)) /* the last token has another place */
         continue;
       const uint32_t y = opi_bound_value(few, x->name);
       if (y != OPIPE_NONE)

@@ -14,7 +14,7 @@
  * every position of the context, and rows pick theirs; masks are read number by number, and must be
  * causal: all before a row, a window, or ALiBi. Keys that a file writes into a buffer of fixed size
  * (ScatterND, ScatterElements, TensorScatter) are taken as written at their tokens' positions,
- * which is checked.
+ * which is checked. Where a file picks the last token, every wanted row is one.
  *
  * Refused, by node and reason: what mixes rows, is not causal, keeps other state than keys and
  * values, or depends on the number of tokens. Such models run with states, as they are.

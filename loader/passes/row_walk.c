@@ -164,9 +164,31 @@ static opipe_status walk_stale(rower *r, const opi_node *node, bool rows, bool s
   return OPIPE_OK;
 }
 
+/* The last token: every wanted row is one. Where its axis goes, the batch of 1 before it takes the
+ * rows. */
+static opipe_status walk_last(rower *r, const opi_node *node, int32_t axis, bool few) {
+  const uint32_t v = node->in[0], y = node->out[0];
+  const opi_value *whole = &r->s.whole->values[y];
+  const int64_t rows = few ? r->wish->wanted : r->few[v] ? r->wish->wanted : r->wish->rows;
+  int64_t shape[OPIPE_MAX_RANK];
+  OPI_TRY(opi_r_operand(r, node, v, &r->s.carry[v], few, &r->s.map[y]));
+  r->s.carry[y] = r->s.carry[v];
+  r->few[y] = few || r->few[v];
+  if (whole->rank == r->s.whole->values[v].rank)
+    return OPIPE_OK;
+  for (int32_t d = 0; d < whole->rank; ++d)
+    shape[d] = whole->shape[d];
+  if (axis == 0 || whole->shape[axis - 1] != 1)
+    return opi_s_refuse(&r->s, node, "the last token is picked from under other dimensions");
+  shape[axis - 1] = rows;
+  r->s.carry[y].axis = axis - 1;
+  return opi_k_reshape(&r->s.b, r->s.map[y], shape, (uint32_t)whole->rank, &r->s.map[y], r->s.err);
+}
+
 static opipe_status walk_node(rower *r, const opi_node *node, bool few) {
   slicer *s = &r->s;
   bool rows = false, stale = false, tokens = false, done;
+  int32_t axis;
   opi_carry *in = OPI_ARENA_ARRAY(&s->scratch, opi_carry, (size_t)node->n_in + node->n_out);
   if (in == NULL)
     return opi_fail_nomem(s->err, (node->n_in + node->n_out) * sizeof(*in), "carries");
@@ -187,6 +209,8 @@ static opipe_status walk_node(rower *r, const opi_node *node, bool few) {
   OPI_TRY(walk_stale(r, node, rows, stale, &done));
   if (done)
     return OPIPE_OK;
+  if (opi_r_is_last(r, node, &axis))
+    return walk_last(r, node, axis, few);
   if (rows) {
     OPI_TRY(opi_s_agree(s, node, in, out));
     return emit_rows(r, node, in, out, few);

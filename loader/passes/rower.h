@@ -38,6 +38,10 @@ opipe_status opi_r_operand(rower *r, const opi_node *node, uint32_t v, const opi
  * node is none of these. */
 opipe_status opi_r_cache(rower *r, const opi_node *node, uint32_t *out_rows, int32_t *out_axis);
 
+/* The last token of a sequence, picked along axis *out_axis of the rows in input 0: every row is
+ * the last one of what it sees. False: the node is no such pick. */
+bool opi_r_is_last(const rower *r, const opi_node *node, int32_t *out_axis);
+
 /* Attention over rows. */
 opipe_status opi_r_attention(rower *r, const opi_node *node);
 

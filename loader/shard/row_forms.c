@@ -28,7 +28,11 @@ static opipe_status reshape(opi_writer *w, uint32_t x, const int64_t *shape, uin
   *out = x;
   if (from->rank == (int32_t)rank && memcmp(from->shape, shape, rank * sizeof(*shape)) == 0)
     return OPIPE_OK;
-  return opi_k_reshape(&w->b, x, shape, rank, out, w->err);
+  uint32_t in[2] = {x, opi_b_const_ints(&w->b, shape, rank)}; /* a node even if x is known */
+  opi_attrs attrs = {.n = 0};
+  OPI_TRY(opi_k_const(in[1], w->err));
+  opi_attrs_int(&attrs, "allowzero", 1);
+  return opi_k_one(&w->b, "Reshape", 0, in, 2, &attrs, out, w->err);
 }
 
 /* x with all rows of its first k dimensions in one of them. */
@@ -85,21 +89,29 @@ opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out) {
   return reshape(w, *out, x->shape, (uint32_t)x->rank, out);
 }
 
-/* Rows of a whole value, repeated along the dimensions of rows that it lacks. */
+/* Rows of a whole value, repeated along the dimensions of rows that it lacks. Never folded: graphs
+ * of other numbers of rows share what is known, by name. */
 static opipe_status cut_rows(opi_writer *w, uint32_t v, const opi_value *y, uint32_t k,
                              uint32_t *out) {
   const opi_value *x = value_of(w, v);
   const uint32_t rank = (uint32_t)y->rank, lead = rank - (uint32_t)x->rank;
+  const uint64_t limit = w->b.fold_limit_bytes;
   const int64_t rows = opi_sh_count_rows(y->shape, k);
   const opi_shard_run run = opi_sh_row_run(w->s, rows, w->r);
   int64_t shape[OPIPE_MAX_RANK];
   for (uint32_t d = 0; d < rank; ++d)
     shape[d] = d < k ? y->shape[d] : x->shape[d - lead];
   OPI_TRY(opi_w_spread(w, v, out));
+  w->b.fold_limit_bytes = 0;
+  opipe_status status = OPIPE_OK;
   if (lead != 0 || memcmp(shape, x->shape, rank * sizeof(*shape)) != 0)
-    OPI_TRY(opi_k_expand(&w->b, *out, shape, rank, out, w->err));
-  OPI_TRY(flatten(w, *out, shape, rank, k, out));
-  return opi_k_slice(&w->b, *out, k - 1, run.first, run.first + run.n, out, w->err);
+    status = opi_k_expand(&w->b, *out, shape, rank, out, w->err);
+  if (status >= 0)
+    status = flatten(w, *out, shape, rank, k, out);
+  if (status >= 0)
+    status = opi_k_slice(&w->b, *out, k - 1, run.first, run.first + run.n, out, w->err);
+  w->b.fold_limit_bytes = limit;
+  return status;
 }
 
 opipe_status opi_w_beside(opi_writer *w, uint32_t v, const opi_value *y, uint32_t k,

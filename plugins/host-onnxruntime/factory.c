@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <opipe/helpers.h>
+
 #include "adapter.h"
 
 /* ---- errors and log ---- */
@@ -89,6 +91,12 @@ static ort_status *open_ep(ep *e, const ort_options *options) {
   opipe_error err = OPIPE_ERROR_INIT;
   for (size_t i = 0; i < sizeof option_rows / sizeof option_rows[0]; ++i)
     ORT_TRY(read_option(e, options, option_rows[i].key));
+  if (e->set.common.team != NULL) {
+    (void)opipe_fail(&err, OPIPE_E_UNSUPPORTED,
+                     "option team: ONNX Runtime runs its own part of a graph in its own process; a "
+                     "team is led by a host of sessions, as the Triton backend");
+    return ep_fail(e->f, NULL, &err);
+  }
   params.log = to_ort;
   params.log_ctx = e;
   e->maker.set = &e->set.common;

@@ -113,7 +113,7 @@ tri_error *instance_open(tri_instance *handle, const served *s, instance **out) 
   (void)pthread_cond_init(&i->changed, &clock);
   (void)pthread_condattr_destroy(&clock);
   if (opipe_thread_create(&i->thread, NULL, answer, i) != 0) {
-    s->maker.api->session_close(session);
+    host_close(&s->maker, session);
     host_give(i);
     return tri_fail(TRI_ERROR_UNAVAILABLE, "onnx-pipe: %s: no thread can be started", s->name);
   }
@@ -133,7 +133,7 @@ void instance_close(instance *i) {
   opipe_session *session = atomic_load(&i->late.session);
   if (host_write_trace(&i->s->maker, i->s->model, session, &err) < 0)
     tri_log(TRI_LOG_WARN, "onnx-pipe: no trace in %s: %s", i->s->set.trace, err.message);
-  i->s->maker.api->session_close(session);
+  host_close(&i->s->maker, session);
   (void)pthread_cond_destroy(&i->changed);
   (void)pthread_mutex_destroy(&i->lock);
   (void)pthread_mutex_destroy(&i->late.lock);

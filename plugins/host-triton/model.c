@@ -41,8 +41,10 @@ static tri_error *fill_model(tri_model *handle, served *s) {
   TRI_TRY(config_complete(handle, s));
   if (s->set.max_shapes == 0 && s->n_rows > 8)
     s->set.max_shapes = s->n_rows; /* a shape for every number of rows */
-  return host_make_plan(&s->maker, s->model, &s->plan, &err) < 0 ? tri_fail_with(s->name, &err)
-                                                                 : NULL;
+  return host_join(&s->maker, s->model, &err) < 0 ||
+                 host_make_plan(&s->maker, s->model, &s->plan, &err) < 0
+             ? tri_fail_with(s->name, &err)
+             : NULL;
 }
 
 bool model_has_batch(const served *s) {
@@ -77,7 +79,7 @@ tri_error *model_open(tri_model *handle, backend *b, served **out) {
     return tri_no_memory();
   s->owner = b;
   s->name = "";
-  s->maker = (host_maker){b->api, b->context, &s->set};
+  s->maker = (host_maker){b->api, b->context, &s->set, NULL};
   tri_error *error = fill_model(handle, s);
   if (error != NULL)
     model_close(s);
@@ -90,6 +92,7 @@ void model_close(served *s) {
   if (s == NULL)
     return;
   s->maker.api->plan_destroy(s->plan);
+  host_leave(&s->maker);
   s->maker.api->model_destroy(s->model);
   host_pool_free(&s->memory);
   host_give(s);

@@ -4,6 +4,7 @@
  *   settings.c  options by name             library.c  libonnxpipe.so at run time, a context
  *   session.c   model -> plan -> session    memory.c   what goes together
  *   sets.c      nodes that can be one         turned.c  matrices of files, transposed in memory
+ *   team.c      a team that this process leads
  *
  * Errors: as functions of the library's, the text in a caller-owned opipe_error. [any-thread] but
  * for what writes to a pool or to settings: one thread at a time.
@@ -37,7 +38,7 @@ void host_pool_free(host_pool *p);
 
 /* A user's settings for a model; texts are a pool's, NULL: not given; numbers 0: not given. */
 typedef struct host_settings {
-  const char *library, *schedule, *transport, *plan, *trace, *bind;
+  const char *library, *schedule, *transport, *plan, *trace, *bind, *team;
   uint64_t memory_bytes;
   uint32_t n_stages, n_ranks, n_threads, n_microbatches, n_replicas, max_shapes;
 } host_settings;
@@ -62,6 +63,7 @@ typedef struct host_option {
       HOST_OPTION_(type, member, "plan", HOST_TEXT, plan),                     \
       HOST_OPTION_(type, member, "trace", HOST_TEXT, trace),                   \
       HOST_OPTION_(type, member, "bind", HOST_TEXT, bind),                     \
+      HOST_OPTION_(type, member, "team", HOST_TEXT, team),                     \
       HOST_OPTION_(type, member, "memory", HOST_BYTES, memory_bytes),          \
       HOST_OPTION_(type, member, "stages", HOST_NUMBER, n_stages),             \
       HOST_OPTION_(type, member, "ranks", HOST_NUMBER, n_ranks),               \
@@ -84,12 +86,31 @@ opipe_status host_open_library(const char *path, const opipe_api **out_api, opip
 
 /* ---- model, plan, session ---- */
 
+/* A team that this process leads (team.c). */
+typedef struct host_team {
+  opipe_team *team;
+  opipe_team_info info;
+  opipe_model *model;
+  atomic_uint n_open; /* sessions */
+} host_team;
+
 /* Who makes plans and sessions; borrowed as long as these. */
 typedef struct host_maker {
   const opipe_api *api;
   opipe_context *context;
   const host_settings *set;
+  host_team *team; /* NULL: none */
 } host_maker;
+
+/* Option team: "any", or a launcher's name: joins the team of which this is process 0, to serve
+ * `model`. Errors: INVALID: it is not, or is alone; as team_open. */
+opipe_status host_join(host_maker *m, opipe_model *model, opipe_error *err);
+void host_leave(host_maker *m);                                          /* no session is open */
+void host_plan_for(const host_team *team, opipe_plan_params *io_params); /* ranks, transport */
+opipe_status host_open_in_team(const host_maker *m, opipe_plan *plan, opipe_session_params *io,
+                               opipe_session **out_session, opipe_error *err);
+/* Closes what host_open has opened; accepts NULL. */
+void host_close(const host_maker *m, opipe_session *session);
 
 /* A plan as the settings say: read, or made for the dimensions that the model has, or where these
  * are free for those of option `bind` and the library's defaults. *out_plan NULL: a shape depends

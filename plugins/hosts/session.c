@@ -59,6 +59,7 @@ static opipe_status bind_and_plan(const host_maker *m, opipe_model *model,
   params.schedule = s->schedule;
   params.transport = s->transport;
   params.memory_bytes = s->memory_bytes;
+  host_plan_for(m->team, &params);
   opipe_status status = m->api->model_bind(model, bind, &bound, err);
   if (status == OPIPE_OK)
     status = m->api->plan_make(bound, &params, out, err);
@@ -112,6 +113,8 @@ opipe_status host_open(const host_maker *m, opipe_plan *plan, opipe_session **ou
                        opipe_error *err) {
   opipe_session_params params = opipe_session_params_init();
   params.max_shapes = m->set->max_shapes;
+  if (m->team != NULL)
+    return host_open_in_team(m, plan, &params, out_session, err);
   return m->api->session_open(m->context, plan, &params, out_session, err);
 }
 

@@ -9,9 +9,11 @@
 
 extern const opipe_transport shm_transport;
 
-opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err);
-void shm_close(opipe_instance *self);
+opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err);
+void shm_instance_close(opipe_instance *self);
 /* OK | PEER: the world was aborted. [any-thread] */
 opipe_status shm_check(opipe_world *world, opipe_error *err);
+/* Of a world that was aborted: the first reason, and the rank that gave it. */
+uint32_t shm_reason(const opipe_world *world, opipe_error *out_why);
 
 #endif /* OPIPE_TRANSPORT_SHM_NEAR_H */

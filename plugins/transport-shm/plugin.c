@@ -13,7 +13,7 @@ OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
     "1.0",
     "Apache-2.0",
     "ranks are threads of processes of one machine: senders copy into the receiver's shared memory",
-    shm_open,
-    shm_close,
+    shm_instance_open,
+    shm_instance_close,
     shm_get_interface,
 };

@@ -19,9 +19,15 @@ opipe_status shm_check(opipe_world *world, opipe_error *err) {
                     world->why.message);
 }
 
+uint32_t shm_reason(const opipe_world *world, opipe_error *out_why) {
+  *out_why = world->why;
+  return world->abort_rank;
+}
+
 /* ---- instances ---- */
 
-opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
+opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self,
+                               opipe_error *err) {
   opipe_instance *self = shm_new(host, "transport 'shm'", sizeof *self, err);
   if (self == NULL)
     return OPIPE_E_NOMEM;
@@ -30,7 +36,7 @@ opipe_status shm_open(const opipe_host *host, opipe_instance **out_self, opipe_e
   return OPIPE_OK;
 }
 
-void shm_close(opipe_instance *self) {
+void shm_instance_close(opipe_instance *self) {
   if (self != NULL)
     shm_delete(self->host, self, sizeof *self);
 }

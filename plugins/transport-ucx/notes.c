@@ -65,13 +65,13 @@ opipe_status ucx_tell(ucx_worker *worker, uint32_t rank, const ucx_note *note, o
 /* Every worker here tells those that it is connected to. */
 void ucx_tell_end(opipe_world *world) {
   opipe_error why = OPIPE_ERROR_INIT;
-  (void)shm_check(world->near, &why);
+  const uint32_t rank = shm_reason(world->near, &why);
   for (uint32_t r = 0; r < world->n_ranks; ++r) {
     ucx_worker *worker = world->seats[r].worker;
     if (worker == NULL)
       continue;
     ucx_lock(worker);
-    ucx_note note = {.brief = ucx_brief_of(worker, UCX_NOTE_ABORT, r), .status = OPIPE_E_PEER};
+    ucx_note note = {.brief = ucx_brief_of(worker, UCX_NOTE_ABORT, rank), .status = why.status};
     (void)snprintf(note.text, sizeof note.text, "%.*s", UCX_TEXT - 1, why.message);
     for (uint32_t p = 0; p < world->n_ranks && !worker->stopped; ++p) {
       if (worker->peers[p].ep != NULL && !worker->peers[p].left)
@@ -124,17 +124,24 @@ static opipe_status check(const ucx_note *note, uint64_t n_bytes, uint32_t n_ran
 /* ---- hearing ---- */
 
 static void keep(ucx_worker *worker, const ucx_note *note) {
-  ucx_heard *heard = ucx_new(worker->world->host, "a note", sizeof *heard, NULL);
+  opipe_error err = OPIPE_ERROR_INIT;
+  ucx_heard *heard = NULL;
+  if (worker->n_heard < UCX_HEARD_MOST) {
+    heard = ucx_new(worker->world->host, "a note", sizeof *heard, &err);
+  } else {
+    (void)opipe_fail(&err, OPIPE_E_LIMIT, "rank %u tells of more than %d streams and groups",
+                     note->brief.rank, UCX_HEARD_MOST);
+  }
   if (heard == NULL) {
     worker->fails = true;
-    worker->fail_rank = worker->rank;
-    (void)opipe_fail(&worker->why, OPIPE_E_NOMEM, "no memory for a note of rank %u",
-                     note->brief.rank);
+    worker->fail_rank = note->brief.rank;
+    worker->why = err;
     return;
   }
   heard->note = *note;
   heard->next = worker->heard;
   worker->heard = heard;
+  ++worker->n_heard;
   if (worker->endpoint != NULL)
     shm_transport.ring(worker->endpoint->near);
 }
@@ -144,6 +151,7 @@ void ucx_forget_note(ucx_worker *worker, ucx_heard *heard) {
   while (*at != heard)
     at = &(*at)->next;
   *at = heard->next;
+  --worker->n_heard;
   ucx_delete(worker->world->host, heard, sizeof *heard);
 }
 
@@ -184,7 +192,7 @@ static void hear_abort(ucx_worker *worker, const ucx_note *note) {
     return;
   worker->fails = true;
   worker->fail_rank = note->brief.id < worker->world->n_ranks ? note->brief.id : note->brief.rank;
-  (void)opipe_fail(&worker->why, OPIPE_E_PEER, "%s", note->text);
+  (void)opipe_fail(&worker->why, note->status < 0 ? note->status : OPIPE_E_PEER, "%s", note->text);
   for (char *at = worker->why.message; *at != '\0'; ++at)
     *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transport-ucx: the plugin's table; worlds, endpoints, waiting, abort. */
+/* transport-ucx: its table; worlds, endpoints, waiting, abort. */
 #include <sched.h>
 #include <unistd.h>
 
@@ -296,9 +296,9 @@ static void ucx_notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void 
     shm_transport.ring(endpoint->near);
 }
 
-/* ---- the plugin ---- */
+/* ---- the table ---- */
 
-static const opipe_transport transport_table = {
+const opipe_transport ucx_transport = {
     .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
     .info = ucx_info,
     .world_info = ucx_world_info,
@@ -330,39 +330,3 @@ static const opipe_transport transport_table = {
     .collect_test = ucx_collect_test,
     .abort = ucx_abort,
     .notify = ucx_notify};
-
-static void ucx_close(opipe_instance *self) {
-  if (self == NULL)
-    return;
-  shm_close(self->near);
-  ucx_delete(self->host, self, sizeof *self);
-}
-
-static opipe_status ucx_open(const opipe_host *host, opipe_instance **out_self, opipe_error *err) {
-  opipe_instance *self = ucx_new(host, "transport 'ucx'", sizeof *self, err);
-  if (self == NULL)
-    return OPIPE_E_NOMEM;
-  self->host = host;
-  const opipe_status status = shm_open(host, &self->near, err);
-  if (status < 0)
-    ucx_close(self);
-  else
-    *out_self = self;
-  return status;
-}
-
-static const void *ucx_get_interface(opipe_instance *self, const char *id) {
-  (void)self;
-  return strcmp(id, OPIPE_TRANSPORT_ID) == 0 ? &transport_table : NULL;
-}
-
-OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
-    OPIPE_PLUGIN_HEAD(OPIPE_KIND_TRANSPORT, 0),
-    "ucx",
-    "1.0",
-    "Apache-2.0",
-    "ranks of one machine share memory, others exchange messages by UCX (TCP, RDMA)",
-    ucx_open,
-    ucx_close,
-    ucx_get_interface,
-};

@@ -29,8 +29,9 @@
 
 enum {
   UCX_RANKS_MOST = 1024,
-  UCX_ADDRESS_MOST = 3840, /* of a worker; a note of the board has OPIPE_BOARD_BYTES */
-  UCX_CONTROLS = 32,       /* receives of notes that are posted at once */
+  UCX_ADDRESS_MOST = 3840,  /* of a worker; a note of the board has OPIPE_BOARD_BYTES */
+  UCX_HEARD_MOST = 1 << 16, /* streams and groups of peers that nobody here has opened */
+  UCX_CONTROLS = 32,        /* receives of notes that are posted at once */
   UCX_TEXT = 320,
   UCX_PORTS = 16,
   UCX_WORDS = 192
@@ -147,7 +148,7 @@ struct ucx_worker {
   ucx_heard *heard;
   ucx_letter *letters;
   machine_count *counts;
-  uint32_t last_id;
+  uint32_t last_id, n_heard;
   ucx_control *controls; /* [UCX_CONTROLS] */
   ucx_control *came, **last_came;
   char *requests;
@@ -304,6 +305,7 @@ struct opipe_collective {
 };
 
 /* ---- ucx.c ---- */
+extern const opipe_transport ucx_transport;
 void *ucx_new(const opipe_host *host, const char *what, size_t n_bytes, opipe_error *err);
 void ucx_delete(const opipe_host *host, void *data, size_t n_bytes);
 /* Is this a child of the process that opened the world? It closes nothing: neither UCX nor shared

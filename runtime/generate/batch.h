@@ -121,6 +121,8 @@ typedef struct opi_pass {
 const opi_pass *opi_batch_next(opi_batch *batch);
 /* The ids of an entry's rows [n_rows]. Valid for the newest pass. */
 void opi_batch_row_ids(const opi_batch *batch, const opi_pass_entry *entry, uint32_t *out);
+/* Ids of its draft [n_draft]; valid while the ids that they lead to are due. */
+void opi_batch_draft_ids(const opi_batch *batch, const opi_pass_entry *entry, uint32_t *out);
 /* The oldest pass in flight has been computed. Ids are now due of each live entry with n_wanted >
  * 0. NULL: none is in flight. */
 const opi_pass *opi_batch_done(opi_batch *batch);

@@ -180,7 +180,7 @@ static opipe_status check_path(const config_reader *r, const char *where, const 
 
 static opipe_status read_file(const config_reader *r, const json_t *object, const char *where,
                               const char **out) {
-  char full[WHERE_ROOM];
+  char full[WHERE_ROOM + sizeof ".filename"];
   OPI_TRY(get_text(r, object, where, "filename", NULL, out));
   (void)snprintf(full, sizeof full, "%s.filename", where);
   if (*out == NULL)

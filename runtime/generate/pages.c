@@ -38,7 +38,7 @@ static opipe_status lay_out(const opi_kv_params *p, pool_layout *out, opipe_erro
 }
 
 opipe_status opi_kv_bytes(const opi_kv_params *params, uint64_t *out_bytes, opipe_error *err) {
-  pool_layout l;
+  pool_layout l = {.n_bytes = 0};
   OPI_TRY(lay_out(params, &l, err));
   *out_bytes = l.n_bytes;
   return OPIPE_OK;
@@ -46,7 +46,7 @@ opipe_status opi_kv_bytes(const opi_kv_params *params, uint64_t *out_bytes, opip
 
 opipe_status opi_kv_create(const opipe_allocator *allocator, const opi_kv_params *params,
                            opi_kv **out, opipe_error *err) {
-  pool_layout l;
+  pool_layout l = {.n_bytes = 0};
   OPI_TRY(lay_out(params, &l, err));
   char *block = opi_alloc_zero(allocator, 1, (size_t)l.n_bytes);
   if (block == NULL)

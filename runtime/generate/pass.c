@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a pass: rows of sequences that generate, sequences that enter, slices of prompts, and
  * drafts in what is left. */
+#include <string.h>
+
 #include "runtime/generate/schedule.h"
 
 /* Rows up to its last id that no pass has. */
@@ -234,4 +236,10 @@ void opi_batch_row_ids(const opi_batch *batch, const opi_pass_entry *entry, uint
   const uint32_t n_known = entry->n_rows - entry->n_draft;
   for (uint32_t i = 0; i < entry->n_rows; ++i)
     out[i] = i < n_known ? ids[entry->first + i] : draft[i - n_known];
+}
+
+void opi_batch_draft_ids(const opi_batch *batch, const opi_pass_entry *entry, uint32_t *out) {
+  const uint32_t *draft = batch->drafts + (size_t)entry->sequence * batch->params.draft;
+  if (entry->n_draft > 0)
+    memcpy(out, draft, entry->n_draft * sizeof *out);
 }

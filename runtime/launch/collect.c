@@ -266,6 +266,7 @@ void opi_collect_left(opi_team *t, uint32_t rank) {
     opi_team_fail(t, rank, OPIPE_E_PEER, "%s has left the team, others wait for it in '%s'%s%s%s",
                   opi_team_who(t, rank, who), c->name, c->lane[0] == '\0' ? "" : " of '", c->lane,
                   c->lane[0] == '\0' ? "" : "'");
+    t->logs = NULL; /* it has left in order, and the call that waits says so */
   }
 }
 

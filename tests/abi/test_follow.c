@@ -6,6 +6,7 @@
 
 #include "tests/abi/decoder_kit.h"
 #include "tests/abi/team_kit.h"
+#include "tests/support/allocations.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { EACH = 50 };
@@ -175,6 +176,53 @@ static void many_requests(void) {
 
 static void test_requests(void) {
   run_case("requests", many_requests, NULL);
+}
+
+/* ---- nothing is allocated in the steady state ---- */
+
+enum { WARM = 100, STEADY = 300 };
+
+/* Counts what this process allocates between two numbers of requests that are done. */
+static void *watch(void *arg) {
+  const member *m = arg;
+  opipe_session_info info = opipe_session_info_init();
+  const struct timespec pause = {.tv_nsec = 200000};
+  while (info.requests_done < WARM + STEADY) {
+    MUST(m->k.api->session_info(m->k.session, &info, NULL) == OPIPE_OK);
+    if (info.requests_done >= WARM)
+      atomic_store(&counting, true);
+    (void)nanosleep(&pause, NULL);
+  }
+  atomic_store(&counting, false);
+  return NULL;
+}
+
+static void steady_requests(void) {
+  member m;
+  static float out[OUT];
+  pthread_t thread;
+  join(&m, false);
+  const opipe_plan_params p = four_ranks(&m);
+  plan(&m, &p);
+  const opipe_session_params session = followed(&m);
+  MUST_OK(kit_open(&m.k, &session), &m.k.err);
+  MUST(pthread_create(&thread, NULL, watch, &m) == 0);
+  const client c = {.m = &m, .session = m.k.session};
+  for (uint32_t i = 0; i < WARM + STEADY + 20 && me == 0; ++i)
+    MUST_OK(run_one(&c, i % SHAPES, i % KINDS, false, out, &m.k.err), &m.k.err);
+  if (me == 1)
+    MUST_OK(m.k.api->session_follow(m.k.session, &m.k.err), &m.k.err);
+  MUST(pthread_join(thread, NULL) == 0);
+  if (n_allocations != 0) {
+    (void)fprintf(stderr, "%llu allocations, the first by %p\n", (unsigned long long)n_allocations,
+                  atomic_load(&first_caller));
+  }
+  MUST(n_allocations == 0);
+  leave(&m);
+}
+
+static void test_allocations(void) {
+  run_case("steady", steady_requests, NULL);
 }
 
 /* ---- states ---- */
@@ -498,5 +546,5 @@ static void test_deaths(void) {
   run_case("leader", leader_dies, (const int[]){7, 8});
 }
 
-OPI_TEST_MAIN("follow", OPI_TEST(test_requests), OPI_TEST(test_states), OPI_TEST(test_calls),
-              OPI_TEST(test_the_command), OPI_TEST(test_deaths))
+OPI_TEST_MAIN("follow", OPI_TEST(test_requests), OPI_TEST(test_allocations), OPI_TEST(test_states),
+              OPI_TEST(test_calls), OPI_TEST(test_the_command), OPI_TEST(test_deaths))

@@ -94,7 +94,7 @@ class Graph:
         """bool [rows, keys]: key <= row, by places."""
         return self.node("LessOrEqual", self.node("Unsqueeze", keys, self.ints(0)), self.node("Unsqueeze", rows, self.ints(1)))
 
-    def decoder(self, ids, places, attend, change=None, x=None):
+    def decoder(self, ids, places, attend, change=None, x=None, last=None):
         """places NONE: no positions are added. attend(layer, q, k, v) [B, S, width] each -> the same."""
         x = x or self.node("Gather", self.weight("words", WORDS, WIDTH, spread=1), ids)
         if places:
@@ -107,7 +107,8 @@ class Graph:
                 x = change(x)
             y = self.node("Relu", self.node("MatMul", self.norm(x, f"norm{layer}b"), self.weight(f"up{layer}", WIDTH, 2 * WIDTH)))
             x = self.node("Add", x, self.node("MatMul", y, self.weight(f"down{layer}", 2 * WIDTH, WIDTH)))
-        return self.node("MatMul", self.norm(x, "norm"), self.weight("head", WIDTH, WORDS))
+        x = self.norm(x, "norm")
+        return self.node("MatMul", last(x) if last else x, self.weight("head", WIDTH, WORDS))
 
     def save(self, name, opset):
         graph = h.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.tensors.values()))
@@ -127,13 +128,13 @@ def logits_of(g, logits):
 # ---- forms; each returns its opset ----
 
 
-def whole(g, places=True, mask=None, change=None):
-    """No past. mask(rows, keys): bool, or numbers."""
+def whole(g, places=True, mask=None, change=None, last=None):
+    """No past. mask(rows, keys): bool, or numbers. last: picks a token before the head."""
     ids = ids_of(g)
     n = g.length(ids, 1)
     rows = g.places(g.ints(0), n)
     added = mask(rows, rows) if mask else g.hide(g.before(rows, rows))
-    logits_of(g, g.decoder(ids, rows if places else None, lambda _, q, k, v: g.join(g.scores(g.split(q), g.split(k), g.split(v), added)), change))
+    logits_of(g, g.decoder(ids, rows if places else None, lambda _, q, k, v: g.join(g.scores(g.split(q), g.split(k), g.split(v), added)), change, last=last))
     return 20
 
 
@@ -144,6 +145,22 @@ def embeddings(g):
     added = g.hide(g.before(rows, rows))
     logits_of(g, g.decoder(None, rows, lambda _, q, k, v: g.join(g.scores(g.split(q), g.split(k), g.split(v), added)), x=x))
     return 20
+
+
+def last_sliced(g):
+    """Logits of the last token alone: sliced before the head."""
+    return whole(g, last=lambda x: g.node("Slice", x, g.ints(-1), g.ints(2**63 - 1), g.ints(1)))
+
+
+def last_gathered(g):
+    """The same, gathered at the length that the mask has, without its axis."""
+
+    def last(x):
+        n = g.node("ReduceSum", g.input("attention_mask", ["batch", "seq"]), g.ints(1), keepdims=0)
+        at = g.node("Squeeze", g.node("Sub", n, g.ints(1)), g.ints(0))
+        return g.node("Gather", x, at, axis=1)
+
+    return whole(g, last=last)
 
 
 def grown_body(g, ids, past, given=None, combined=False, window=None):
@@ -449,7 +466,7 @@ def crossed(g):
 
 FORMS = {"whole": whole, "grown": grown, "combined": combined, "merged": merged, "attention": attention, "tensor_scatter": tensor_scatter,
          "scatter_nd": scatter_nd, "scatter_elements": scatter_elements, "multi_head": multi_head, "group_query": group_query,
-         "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings,
+         "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings, "last_sliced": last_sliced, "last_gathered": last_gathered,
          "both_ways": both_ways, "relative_table": relative_table, "with_holes": with_holes, "windows_apart": windows_apart, "rows_mixed": rows_mixed,
          "rows_shifted": rows_shifted, "by_length": by_length, "branch_on_length": branch_on_length, "branch_on_table": branch_on_table, "recurrent": recurrent, "convolved": convolved,
          "crossed": crossed, "scatter_elsewhere": scatter_elsewhere}

@@ -170,6 +170,37 @@ static void test_activations(void) {
   rows_close(&t);
 }
 
+/* Files that make the logits of the last token alone: every row is the last of what it sees. */
+static void test_last_tokens(void) {
+  static const char *const names[] = {"rows/last_sliced", "rows/last_gathered"};
+  char path[200];
+  rows_model whole, t;
+  rows_run all, r;
+  opipe_error err = OPIPE_ERROR_INIT;
+  OPI_ASSERT_FATAL(
+      rows_open(&whole, file_of("rows/whole", path, sizeof path), ROWS_CONTEXT, NULL, 0, &err));
+  OPI_ASSERT_OK_FATAL(rows_run_mix(&whole, &rows_mixes[0], &all, &err), &err);
+  for (size_t i = 0; i < OPI_COUNT(names); ++i) {
+    if (!rows_open(&t, file_of(names[i], path, sizeof path), ROWS_CONTEXT, NULL, 0, &err)) {
+      OPI_FAIL("%s: %s", names[i], err.message);
+      return;
+    }
+    const opi_value *y = &t.form->whole->graph->values[t.form->logits];
+    const float *last = rows_whole(&t, &err);
+    OPI_ASSERT_INT(opi_elems(y), 24);
+    for (size_t k = 0; k < OPI_COUNT(rows_mixes); ++k) {
+      OPI_ASSERT_OK_FATAL(rows_run_mix(&t, &rows_mixes[k], &r, &err), &err);
+      OPI_ASSERT_INT(t.logit_bytes, whole.logit_bytes);
+      rows_check_bits(names[i], &t, &all, &r, k);
+    }
+    OPI_ASSERT_FATAL(last != NULL);
+    (void)rows_are_close(names[i], "whole", y, last,
+                         all.logits[0] + (ROWS_CONTEXT - 1) * whole.logit_bytes, 24);
+    rows_close(&t);
+  }
+  rows_close(&whole);
+}
+
 /* A sequence of NaN, in every pass beside the others, changes none of their bits. */
 static void test_nan_beside_others(void) {
   char path[200];
@@ -367,6 +398,7 @@ static void test_bad_numbers(void) {
 }
 
 OPI_TEST_MAIN("row form", OPI_TEST(test_forms), OPI_TEST(test_activations),
-              OPI_TEST(test_nan_beside_others), OPI_TEST(test_masks), OPI_TEST(test_wanted),
-              OPI_TEST(test_another_programs_numbers), OPI_TEST(test_refusals),
-              OPI_TEST(test_branch_on_one_side), OPI_TEST(test_bad_numbers))
+              OPI_TEST(test_last_tokens), OPI_TEST(test_nan_beside_others), OPI_TEST(test_masks),
+              OPI_TEST(test_wanted), OPI_TEST(test_another_programs_numbers),
+              OPI_TEST(test_refusals), OPI_TEST(test_branch_on_one_side),
+              OPI_TEST(test_bad_numbers))

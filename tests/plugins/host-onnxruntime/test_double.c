@@ -334,6 +334,7 @@ static void test_what_cannot_be_is_refused_with_its_reason(void) {
   expect_refused(OPTION "bind", "batch", "'batch' is no dim=number");
   expect_refused(OPTION "bind", "nobody=3", "nobody");
   expect_refused(OPTION "schedule", "nosuch", "nosuch");
+  expect_refused(OPTION "team", "any", "option team: ONNX Runtime runs its own part of a graph");
 }
 
 static void test_runs_that_fail_say_why(void) {

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <opipe/host.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/plugins/host-triton/double.h"
@@ -437,6 +438,88 @@ static void test_ends_wait_for_requests(void) {
   }
 }
 
+/* ---- a team ---- */
+
+enum { IN_TEAM = 60 };
+#define IN_A_TEAM(more)                                        \
+  ",\"parameters\":{\"team\":{\"string_value\":\"any\"}," more \
+  "\"shapes\":{\"string_value\":\"4\"}}"
+
+/* The variables of a launcher, for this process and the command that follows it. */
+static void be_process(const char *rank) {
+  static char job[64];
+  (void)snprintf(job, sizeof job, "triton-%d", rank[0] == '0' ? (int)getpid() : (int)getppid());
+  (void)setenv("RANK", rank, 1);
+  (void)setenv("WORLD_SIZE", "2", 1);
+  (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
+  (void)setenv("MASTER_PORT", "29998", 1);
+  (void)setenv("TORCHELASTIC_RUN_ID", job, 1);
+}
+
+static void be_none(void) {
+  (void)unsetenv("RANK");
+  (void)unsetenv("WORLD_SIZE");
+}
+
+static pid_t follow(const char *model) {
+  const pid_t child = fork();
+  if (child != 0)
+    return child;
+  be_process("1");
+  (void)execl(opi_test_build("bin/onnx-pipe"), "onnx-pipe", "follow", model, (char *)NULL);
+  _exit(127);
+}
+
+/* Two models one after the other in a process each of which leads a team; requests of several
+ * shapes, joined and alone. */
+static void test_a_team_follows_the_server(void) {
+  static tri_request r[IN_TEAM];
+  tri_request *list[IN_TEAM];
+  const char *path = opi_test_tmp("1/model.onnx");
+  server s;
+  int status = -1;
+  (void)fflush(NULL);
+  const pid_t child = follow(path);
+  be_process("0");
+  if (!begin(&s, "") || !OPI_ASSERT(load(&s, IN_A_TEAM("")))) {
+    opi_test_check(false, __FILE__, __LINE__, false, "%s", s.error == NULL ? "" : s.error->text);
+    be_none();
+    return;
+  }
+  for (int k = 0; k < IN_TEAM; ++k) {
+    r[k] = ask(some + k % 4, 1 + k % 3, 4 - k % 2);
+    list[k] = &r[k];
+  }
+  OPI_ASSERT(s.execute(&s.instance, list, IN_TEAM / 2) == NULL);
+  for (int k = IN_TEAM / 2; k < IN_TEAM; ++k)
+    OPI_ASSERT(s.execute(&s.instance, &list[k], 1) == NULL);
+  for (int k = 0; k < IN_TEAM; ++k) {
+    wait_for(&r[k]);
+    OPI_ASSERT(is_right(&r[k]));
+    forget(&r[k]);
+  }
+  end(&s);
+  be_none();
+  OPI_ASSERT(waitpid(child, &status, 0) == child);
+  OPI_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void expect_refusal(const char *config, const char *part) {
+  server s;
+  if (begin(&s, "") && OPI_ASSERT(!load(&s, config))) {
+    opi_test_check(strstr(s.error->text, part) != NULL, __FILE__, __LINE__, false, "%s",
+                   s.error->text);
+  }
+  end(&s);
+}
+
+static void test_a_team_that_cannot_be(void) {
+  be_none();
+  expect_refusal(IN_A_TEAM(""), "option team: this is the only process");
+  expect_refusal(",\"parameters\":{\"team\":{\"string_value\":\"lsf\"}}",
+                 "there is no launcher 'lsf'");
+}
+
 /* One request of a model whose option `trace` names that file, and one that is none. */
 static bool run_traced(const char *trace) {
   char config[512];
@@ -491,5 +574,6 @@ OPI_TEST_MAIN("host-triton", OPI_TEST(test_requests_are_answered_and_joined),
               OPI_TEST(test_wrong_requests_fail_alone),
               OPI_TEST(test_failures_of_the_server_are_survived),
               OPI_TEST(test_many_threads_stream_through), OPI_TEST(test_ends_wait_for_requests),
+              OPI_TEST(test_a_team_follows_the_server), OPI_TEST(test_a_team_that_cannot_be),
               OPI_TEST(test_what_nobody_knows_is_named), OPI_TEST(test_a_trace_spares_the_model),
               OPI_TEST(test_every_function_was_used))

@@ -156,7 +156,7 @@ static void test_two_worlds_in_one_process(void) {
   run_sides(sides, abort_while_they_wait);
   for (int i = 0; i < 2; ++i) {
     OPI_ASSERT_INT(sides[i].status, OPIPE_E_PEER);
-    OPI_ASSERT(strstr(sides[i].e.err.message, "the first reason") != NULL);
+    OPI_ASSERT_STR(sides[i].e.err.message, "rank 0 ended the run: the first reason");
   }
   close_end(&sides[0].e);
   close_end(&sides[1].e);
