@@ -149,6 +149,7 @@ static opipe_status find_parts(param_rows *l, uint32_t member, const opi_map *na
 /* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
 static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t **out_rows) {
   const opi_graph *g = l->base->slices[member].graph;
+  const opi_training *t = l->base->slices[member].training;
   opi_map *names = NULL;
   uint32_t *rows = OPI_ARENA_ARRAY(&l->model->arena, uint32_t, (size_t)g->n_values + 1);
   const opi_param_part **parts =
@@ -161,6 +162,11 @@ static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t *
   const opipe_status status = find_parts(l, member, names, parts);
   opi_map_free(names);
   OPI_TRY(status);
+  for (uint32_t p = 0; t != NULL && p < t->n_params; ++p) { /* even those of one element */
+    const uint32_t v = t->params[p].value;
+    if (t->params[p].n_gradients != 0 && v != OPIPE_NONE)
+      OPI_TRY(place_value(l, &g->values[v], parts[v], &rows[v]));
+  }
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];

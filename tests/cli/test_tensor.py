@@ -133,11 +133,25 @@ def check_checkpoints(count, scratch):
 
 
 def check_plan_file(count, scratch):
-    """A plan's file holds the width; other options are not allowed beside it."""
+    """A plan's file holds the width and how parameters are divided; both are checked when it is read."""
     path = os.path.join(scratch, "plan.json")
     made = run("plan", MODEL, "--bind", "batch=3,seq=8", "--tensor", "2", "--stages", "2", "-o", path)
     count.check("plan --tensor", None if made.status == DONE else f"{made.status}: {made.err[-300:]}")
     count.check("run --plan", problem_of(MODEL, *SHAPE, "--plan", path))
+    text = open(path, encoding="utf-8").read()
+    edits = [
+        ("width 3", text.replace('"width": 2', '"width": 3'), "tensor groups of 3 members on 4 devices"),
+        ("width 1", text.replace('"width": 2', '"width": 1'), "a width above 1 must divide"),
+        ("width 4", text.replace('"width": 2', '"width": 4'), "where no tensor group of 4 members begins"),
+        ("parts", re.sub(r'"parts": "[0-9a-f]{4}', '"parts": "0123', text), "it must be planned anew"),
+        ("no hash", re.sub(r' *"hash": .*', "", text), None),
+    ]
+    for name, changed, wanted in edits:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(changed)
+        result = run("run", MODEL, *SHAPE, "--plan", path)
+        good = result.status == DONE if wanted is None else result.status != DONE and wanted in result.err
+        count.check(f"plan file: {name}", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
 
 
 def check_refusals(count):

@@ -35,20 +35,25 @@ static uint32_t parameter(bench *b, const char *name, uint32_t block, int64_t k,
                     data);
 }
 
+static uint32_t add_bias(bench *b, uint32_t x, const char *name, uint32_t block, int64_t n) {
+  const char *own = opi_arena_printf(&b->arena, "%s%u", name, block);
+  return test_op(&b->g, "Add", x, test_known(&b->g, own, OPIPE_FLOAT, &n, 1, NULL));
+}
+
 static void build(bench *b) {
-  const int64_t shape[2] = {b->trains ? ROWS : -1, HIDDEN}, bias[1] = {HIDDEN};
+  const int64_t shape[2] = {b->trains ? ROWS : -1, HIDDEN};
   uint32_t x = test_input(&b->g, "x", OPIPE_FLOAT, shape, 2), y = OPIPE_NONE;
   if (!b->trains)
     test_dim(&b->g, 0, 0, "batch");
   for (uint32_t i = 0; i < BLOCKS; ++i) {
-    const uint32_t up = test_op(&b->g, "MatMul", x, parameter(b, "up", i, HIDDEN, FEATURES));
+    uint32_t up = test_op(&b->g, "MatMul", x, parameter(b, "up", i, HIDDEN, FEATURES));
+    if (b->trains)
+      up = add_bias(b, up, "shift", i, FEATURES);
     test_node(&b->g, "Relu", 14, &up, 1, NULL, 0, &y, 1);
     const uint32_t down = test_op(&b->g, "MatMul", y, parameter(b, "down", i, FEATURES, HIDDEN));
     x = test_op(&b->g, "Add", x, down);
-    if (b->trains) {
-      const char *name = opi_arena_printf(&b->arena, "bias%u", i);
-      x = test_op(&b->g, "Add", x, test_known(&b->g, name, OPIPE_FLOAT, bias, 1, NULL));
-    }
+    if (b->trains)
+      x = add_bias(b, x, "bias", i, HIDDEN);
   }
   test_rename(&b->g, x, "y");
   test_output(&b->g, x);
@@ -337,7 +342,7 @@ static void test_the_reference_adds_up_once(void) {
 static void check_training_table(const bench *b, uint32_t width) {
   const opi_cut *cut = b->model->cuts[0];
   uint32_t n_whole = 0;
-  OPI_ASSERT_INT(cut->n_params, 3 * BLOCKS * width);
+  OPI_ASSERT_INT(cut->n_params, 4 * BLOCKS * width);
   for (uint32_t i = 0; i < cut->n_params; ++i) {
     OPI_ASSERT(cut->trained[i]);
     OPI_ASSERT_FATAL(cut->parts[i] != NULL);
@@ -357,7 +362,7 @@ static void check_training_table(const bench *b, uint32_t width) {
 
 /* Forward, a sum behind every block; backward, one in front of every block but the first. */
 static void test_a_group_trains(void) {
-  enum { WIDTH = 3, SUMS = 2 * BLOCKS - 1 };
+  enum { WIDTH = 5, SUMS = 2 * BLOCKS - 1 }; /* some have one feature */
   bench b;
   opipe_error err = OPIPE_ERROR_INIT;
   open_bench(&b, WIDTH, true);
