@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is better computed whole than by rows: a node whose result only readers of all rows want,
- * where gathering what it reads takes fewer collectives or bytes; and sums that nobody reads by
- * rows. */
+/* Nodes that are better computed whole than by rows: one whose result only readers of all rows
+ * want, where gathering what it reads takes fewer collectives or bytes; and sums that nobody reads
+ * by rows. */
 #include <string.h>
 
 #include "loader/shard/rows.h"

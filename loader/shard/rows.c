@@ -255,7 +255,7 @@ static void pass_rows(opi_sharder *s, uint32_t n) {
     s->rows.nodes[n] = carried_rows(s, n, first);
 }
 
-/* What is added behind a sum is read by rows; outputs are whole. */
+/* A value that is added behind a sum is read by rows; outputs are whole. */
 static void mark_reads(const opi_row_state *t) {
   opi_sharder *s = t->s;
   const opi_graph *g = s->g;
@@ -282,7 +282,7 @@ static void mark_early(opi_sharder *s, const opi_node *node) {
   }
 }
 
-/* What comes before all sums; then movements of what is whole. */
+/* Finds nodes before all sums, then movements of whole values. */
 static void find_early(opi_sharder *s) {
   const opi_graph *g = s->g;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
