@@ -253,7 +253,9 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
   OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));
-  OPI_TRY(opi_plan_trains(plan) ? add_weights(p) : add_packed(p));
+  OPI_TRY(add_packed(p));
+  if (opi_plan_trains(plan))
+    OPI_TRY(add_weights(p));
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     opi_memory *m = &p->memory[r];
     m->workspace_bytes = p->workspace_bytes[r];
