@@ -288,9 +288,10 @@ opipe_status opi_memory_predict(const opi_decision *plan, uint32_t n_streams,
   opi_arena_init(&p.scratch, plan->allocator, 0);
   const opipe_status status = predict_all(&p, lists);
   const uint32_t n = plan->n_stages * plan->n_replicas * p.per_instance;
+  const uint32_t each = p.per_instance / model->n_members; /* of a member */
   for (uint32_t i = 0; p.programs != NULL && i < n; ++i) {
     if (p.programs[i] != NULL) {
-      const uint32_t rank = plan->instance_rank[i / p.per_instance];
+      const uint32_t rank = plan->instance_rank[i / p.per_instance] + i % p.per_instance / each;
       devices[rank].backend->table->program_free(p.programs[i]);
     }
   }

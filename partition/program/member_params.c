@@ -178,12 +178,23 @@ static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t *
   return OPIPE_OK;
 }
 
-static void mark_trained(const param_rows *l, const uint32_t *rows, const opi_training *t) {
+/* Entries that several members have would need the sum of these members' gradients. */
+static opipe_status mark_trained(const param_rows *l, const uint32_t *rows, const opi_training *t) {
   for (uint32_t p = 0; t != NULL && l->own != NULL && p < t->n_params; ++p) {
     const uint32_t v = t->params[p].value;
-    if (t->params[p].n_gradients != 0 && v != OPIPE_NONE && rows[v] != OPIPE_NONE)
-      l->own->trained[rows[v]] = true;
+    if (t->params[p].n_gradients == 0 || v == OPIPE_NONE || rows[v] == OPIPE_NONE)
+      continue;
+    l->own->trained[rows[v]] = true;
+    const opi_param_part *part = l->parts[rows[v]];
+    if (part == NULL || (part->flags & OPI_PART_SHARED) == 0)
+      continue;
+    return opi_fail(l->err, OPIPE_E_UNSUPPORTED,
+                    "parameter '%s': of a tensor group's %u members several would have the same "
+                    "entries (keys and values of one group of query heads), whose gradients "
+                    "training does not sum: a width that divides these groups is needed",
+                    part->whole.name, l->model->n_members);
   }
+  return OPIPE_OK;
 }
 
 /* ---- all of them ---- */
@@ -216,7 +227,7 @@ static opipe_status list_all(param_rows *l, const uint32_t **rows) {
   OPI_TRY(open_table(l));
   for (uint32_t k = 0; k < l->model->n_members; ++k) {
     OPI_TRY(list_member(l, k, &rows[k]));
-    mark_trained(l, rows[k], l->base->slices[k].training);
+    OPI_TRY(mark_trained(l, rows[k], l->base->slices[k].training));
   }
   if (l->own != NULL)
     l->own->parts = l->parts;

@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 from command import BUILD, DATA, DONE, REFUSED, SHARED, SOURCE, USAGE, Count, need_command, run
+from equal import labels_of
 
 MODERN = os.path.join(SHARED, "models", "modern")
 MODEL = os.path.join(DATA, "gpt_8block", "model.onnx")
@@ -154,6 +155,17 @@ def check_plan_file(count, scratch):
         count.check(f"plan file: {name}", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
 
 
+def check_shared_heads(count):
+    """Keys and values that two members would have: their gradients are not summed, so the width is refused, by the parameter's name."""
+    folder = os.path.join(MODERN, "llama", "train")
+    if not os.path.isdir(folder):
+        count.skip(f"{folder} is not there")
+        return
+    result = run("train", os.path.join(folder, "model.onnx"), *labels_of(folder), "--tensor", "3", "--steps", "1")
+    good = result.status == REFUSED and "members several would have the same entries" in result.err
+    count.check("shared keys and values", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
+
+
 def check_refusals(count):
     os.environ["OPIPE_WITHOUT_COLLECTIVES"] = "1"  # of the impaired transport
     for words, status, text in REFUSALS:
@@ -174,6 +186,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         check_checkpoints(count, scratch)
         check_plan_file(count, scratch)
+    check_shared_heads(count)
     check_refusals(count)
     return count.finish()
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-from command import BUILD, DATA, DONE, Count, need_command, run
+from command import BUILD, DATA, DONE, REFUSED, Count, need_command, run
 from equal import labels_of
 from test_tensor import MODERN, TRAIN, problem_of
 
@@ -71,6 +71,8 @@ def trained(*words):
     result = run("train", *words, "--steps", "3", "--reference")
     if result.broken(120, 2048):
         return result.broken(120, 2048)
+    if result.status == REFUSED and ("several would have the same entries" in result.err or "does not carry the axis" in result.err):
+        return None
     good = result.status == DONE and "bit-equal" in result.out and re.search("uncut model +close", result.out)
     return None if good else f"status {result.status}: {(result.err or result.out)[-300:]}"
 
