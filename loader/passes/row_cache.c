@@ -86,8 +86,8 @@ bool opi_r_is_last(const rower *r, const opi_node *node, int32_t *out_axis) {
   const opi_graph *g = r->s.whole;
   const uint32_t takes = opi_op_of(node)->takes, v = node->n_in > 0 ? node->in[0] : OPIPE_NONE;
   const int64_t n = r->form->context;
-  if ((takes & (OPI_TAKES_PART | OPI_TAKES_ROWS)) == 0 || node->n_in < 2 || node->n_out != 1 ||
-      !opi_s_sliced(&r->s, v))
+  if ((takes & (OPI_TAKES_PART | OPI_TAKES_ROWS)) == 0 || opi_node_in(node, 1) == OPIPE_NONE ||
+      node->n_out != 1 || !opi_s_sliced(&r->s, v))
     return false;
   const opi_carry *carry = &r->s.carry[v];
   const opi_value *x = &g->values[v], *at = &g->values[node->in[1]], *y = &g->values[node->out[0]];

@@ -18,6 +18,10 @@
  *
  * Refused, by node and reason: what mixes rows, is not causal, keeps other state than keys and
  * values, or depends on the number of tokens. Such models run with states, as they are.
+ *
+ * Limits: a mask is read whole, of 2^27 numbers at most (11,585 tokens of context; attention that
+ * is causal by a flag has none). The file's number of tokens must be free, its batch 1 or free.
+ * Pages are fp32.
  */
 #ifndef OPI_ROW_FORM_H
 #define OPI_ROW_FORM_H

@@ -54,14 +54,15 @@ static uint32_t by_name(const opi_value *x) {
                {"seq_len", OPI_PLACES_KEYS},        {"seqlen", OPI_PLACES_KEYS},
                {"sequence_length", OPI_PLACES_KEYS}};
   for (uint32_t i = 0; i < OPI_COUNT(words); ++i) {
-    if (says(x->name, words[i].word))
+    const bool fits = words[i].places == OPI_PLACES_ONES || !opi_dtype_is_float(x->dtype);
+    if (fits && says(x->name, words[i].word))
       return words[i].places;
   }
   return x->dtype == OPIPE_BOOL && x->rank < 2 ? PLACES_BRANCH : PLACES_TOKENS;
 }
 
-static bool is_wide_float(const opi_value *x) {
-  return opi_dtype_is_float(x->dtype) && x->rank > 3;
+static bool is_state(const opi_value *x) {
+  return x->rank > 3 || (opi_dtype_is_float(x->dtype) && says(x->name, "past"));
 }
 
 /* The first reader that knows; then the name. */
@@ -77,8 +78,8 @@ static uint32_t places_of(const inputs *in, uint32_t i) {
         return found;
     }
   }
-  if (is_wide_float(x) || (opi_dtype_is_float(x->dtype) && says(x->name, "past")))
-    return says(x->name, "mask") ? OPI_PLACES_ONES : PLACES_STATE;
+  if (is_state(x) && !says(x->name, "mask"))
+    return PLACES_STATE;
   return by_name(x);
 }
 
@@ -174,11 +175,8 @@ static int64_t dim_of(const opi_dim_binding *dims, uint32_t n, const char *place
 }
 
 static void put(void *to, uint32_t dtype, uint64_t i, int64_t x) {
-  if (dtype == OPIPE_INT64)
-    ((int64_t *)to)[i] = x;
-  else if (dtype == OPIPE_INT32)
-    ((int32_t *)to)[i] = (int32_t)x;
-  else if (dtype == OPIPE_FLOAT)
+  const uint32_t bits = opi_dtype_bits(dtype);
+  if (dtype == OPIPE_FLOAT)
     ((float *)to)[i] = (float)x;
   else if (dtype == OPIPE_DOUBLE)
     ((double *)to)[i] = (double)x;
@@ -186,6 +184,12 @@ static void put(void *to, uint32_t dtype, uint64_t i, int64_t x) {
     ((uint16_t *)to)[i] = opi_half_of((float)x);
   else if (dtype == OPIPE_BFLOAT16)
     ((uint16_t *)to)[i] = opi_bfloat_of((float)x);
+  else if (bits == 64)
+    ((int64_t *)to)[i] = x;
+  else if (bits == 32)
+    ((int32_t *)to)[i] = (int32_t)x;
+  else if (bits == 16)
+    ((int16_t *)to)[i] = (int16_t)x;
   else
     ((uint8_t *)to)[i] = (uint8_t)x;
 }
@@ -206,8 +210,12 @@ static int64_t number_of(const inputs *in, uint32_t places, const opi_value *x, 
 
 static opipe_status add_pin(inputs *in, uint32_t i, const opi_dim_binding *dims, uint32_t n_dims) {
   const opi_value *x = input_of(in, i);
-  int64_t *shape = OPI_ARENA_ARRAY(&in->arena, int64_t, (size_t)x->rank + 1);
+  int64_t *shape = OPI_ARENA_ARRAY(&in->arena, int64_t, OPIPE_MAX_RANK);
   uint64_t n_bytes = 0, n = 1;
+  if (x->rank < 0 || x->rank > OPIPE_MAX_RANK) {
+    return opi_fail(in->err, OPIPE_E_UNSUPPORTED,
+                    "no row form: input '%s' has rank %" PRId32 " in the file", x->name, x->rank);
+  }
   if (shape == NULL)
     return opi_fail_nomem(in->err, 64, "a pin");
   for (int32_t d = 0; d < x->rank; ++d) {

@@ -276,13 +276,12 @@ static opipe_status add_values(rower *r) {
     r->picked[v] = r->tables[0][v] = r->tables[1][v] = OPIPE_NONE;
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
     const uint32_t v = g->inputs[i];
-    const bool by_token = opi_carries(&(opi_carry){opi_s_plain_carry(&r->s, v).axis, 0, 1, 1, 0});
-    if (by_token && opi_dtype_is_float(g->values[v].dtype) && g->values[v].rank > 3)
-      r->stale[v] = true; /* a state that has grown with the tokens */
-    else if (by_token)
+    const opi_value *x = &g->values[v];
+    const opi_carry tokens = opi_s_plain_carry(&r->s, v);
+    if (opi_carries(&tokens) && x->rank <= 3)
       OPI_TRY(add_ids(r, v));
-    else
-      r->stale[v] = opi_dtype_is_float(g->values[v].dtype);
+    else /* keys and values of before, or another state */
+      r->stale[v] = opi_dtype_is_float(x->dtype) || x->rank > 3;
   }
   if (r->n_ids == 0)
     return opi_fail(r->s.err, OPIPE_E_UNSUPPORTED, "no row form: no input has tokens");

@@ -133,7 +133,7 @@ opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out) {
   const opi_aside *aside = &w->aside[v];
   const uint32_t p = value_of(w, v)->producer;
   OPI_TRY(opi_w_origin(w, &w->s->g->nodes[p]));
-  if (w->s->rows[v] != 0)
+  if (w->s->rows.dims[v] != 0)
     OPI_TRY(opi_w_scatter(w, v, out));
   else
     OPI_TRY(opi_group_sum(&w->b, w->own[v], out, w->err));
@@ -148,7 +148,7 @@ opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
     return OPIPE_OK;
   if (value_of(w, v)->producer == OPIPE_NONE)
     return copy_leaf(w, v, out);
-  if (w->s->rows[v] != 0) {
+  if (w->s->rows.dims[v] != 0) {
     OPI_TRY(opi_w_gather(w, v, false, out));
     w->whole[v] = *out;
     return OPIPE_OK;
@@ -186,7 +186,7 @@ static opipe_status note_sum(opi_writer *w, uint32_t v) {
 opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out) {
   const bool trains = w->s->trains[v] && (w->s->wish->flags & OPI_SHARD_TRAIN) != 0 &&
                       opi_dtype_is_float(value_of(w, v)->dtype);
-  if (trains && w->s->rows[v] != 0 && !w->s->gathered[v]) {
+  if (trains && w->s->rows.dims[v] != 0 && !w->s->rows.gathered[v]) {
     if (w->spread[v] == OPIPE_NONE)
       OPI_TRY(opi_w_gather(w, v, true, &w->spread[v]));
     *out = w->spread[v];

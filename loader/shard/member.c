@@ -10,7 +10,7 @@
 static opipe_status write_node(opi_writer *w, uint32_t n) {
   const opi_node *node = &w->s->g->nodes[n];
   const opi_shard_decision *d = &w->s->decisions[n];
-  if (w->s->by_rows[n])
+  if (w->s->rows.nodes[n])
     return opi_w_row_node(w, n);
   if (d->mode != OPI_MODE_WHOLE && d->mode != OPI_MODE_CUT && d->mode != OPI_MODE_PASS)
     return opi_w_special(w, n);
@@ -66,7 +66,7 @@ static opipe_status write_outputs(opi_writer *w, uint32_t *io_done) {
       OPI_TRY(opi_b_emit_kept(&w->b, &emit, &other, w->err));
       made = other;
     }
-    if (w->s->partial[v] || w->s->rows[v] != 0)
+    if (w->s->partial[v] || w->s->rows.dims[v] != 0)
       w->whole[v] = made;
     else
       w->own[v] = made;
@@ -236,7 +236,7 @@ static opipe_status finish_rows(opi_writer *w, opi_shard_member *m) {
   const opi_graph *g = w->s->g;
   m->rows = OPI_ARENA_ARRAY(&m->bound->arena, opi_shard_rows, (size_t)g->n_values + 1);
   for (uint32_t v = 0; m->rows != NULL && v < g->n_values; ++v) {
-    const uint32_t k = w->s->rows[v];
+    const uint32_t k = w->s->rows.dims[v];
     if (k == 0 || w->row[v] == OPIPE_NONE || m->value_of[v] == OPIPE_NONE)
       continue;
     const int64_t of = opi_sh_count_rows(g->values[v].shape, k);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is better computed whole than by rows: a node whose result only readers of all rows want,
- * where gathering what it reads takes fewer collectives or bytes; and sums that nobody reads by
- * rows. */
+/* Nodes that are better computed whole than by rows: one whose result only readers of all rows
+ * want, where gathering what it reads takes fewer collectives or bytes; and sums that nobody reads
+ * by rows. */
 #include <string.h>
 
 #include "loader/shard/rows.h"
 
 static void take_back(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
-  s->by_rows[n] = false;
+  s->rows.nodes[n] = false;
   memset(s->decisions[n].reads, 0, node->n_in * sizeof(opi_read));
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
-      s->rows[node->out[o]] = 0;
+      s->rows.dims[node->out[o]] = 0;
   }
 }
 
@@ -37,7 +37,7 @@ static bool one_source(const opi_row_state *t, uint32_t n, uint32_t *out) {
   *out = OPIPE_NONE;
   for (uint32_t i = 0; i < s->g->nodes[n].n_in; ++i) {
     const uint32_t v = s->g->nodes[n].in[i];
-    if (v == OPIPE_NONE || s->rows[v] == 0 || t->whole_reads[v] || v == *out)
+    if (v == OPIPE_NONE || s->rows.dims[v] == 0 || t->whole_reads[v] || v == *out)
       continue;
     if (*out != OPIPE_NONE)
       return false;
@@ -50,10 +50,10 @@ static bool one_source(const opi_row_state *t, uint32_t n, uint32_t *out) {
  * NONE: nothing. */
 static uint32_t source_of(const opi_row_state *t, uint32_t v) {
   const opi_sharder *s = t->s;
-  while (v != OPIPE_NONE && s->rows[v] != 0 && !t->whole_reads[v]) {
+  while (v != OPIPE_NONE && s->rows.dims[v] != 0 && !t->whole_reads[v]) {
     const uint32_t p = opi_sh_value(s, v)->producer;
     uint32_t next = OPIPE_NONE;
-    if (!s->by_rows[p] || s->uses[v] != 1 || !one_source(t, p, &next))
+    if (!s->rows.nodes[p] || s->uses[v] != 1 || !one_source(t, p, &next))
       return v;
     v = next;
   }
@@ -90,7 +90,7 @@ static bool is_better_whole(const opi_row_state *t, uint32_t n) {
 static uint32_t results_of(const opi_row_state *t, uint32_t n) {
   const opi_node *node = &t->s->g->nodes[n];
   uint32_t results = 0;
-  for (uint32_t o = 0; t->s->by_rows[n] && o < node->n_out; ++o) {
+  for (uint32_t o = 0; t->s->rows.nodes[n] && o < node->n_out; ++o) {
     const uint32_t v = node->out[o];
     if (v == OPIPE_NONE)
       continue;
@@ -144,7 +144,7 @@ bool opi_sh_is_added_to_rows(const opi_row_state *t, uint32_t n, uint32_t i) {
   const bool added = mode == OPI_MODE_ADD ||
                      (mode == OPI_MODE_SUM && opi_op_of(node)->sums == OPI_SUMS_LAYER && i == 2);
   return added && (kind == OPI_READ_WHOLE || kind == OPI_READ_ROWS) &&
-         s->rows[t->ends[node->out[0]]] != 0;
+         s->rows.dims[t->ends[node->out[0]]] != 0;
 }
 
 static void note_reads(const opi_row_state *t, uint32_t n) {
@@ -159,7 +159,7 @@ static void note_reads(const opi_row_state *t, uint32_t n) {
     else
       t->whole_reads[v] = true;
     if (kind == OPI_READ_SPREAD || kind == OPI_READ_CUT)
-      t->spread_reads[v] = t->spread_reads[v] || !s->by_rows[n];
+      t->spread_reads[v] = t->spread_reads[v] || !s->rows.nodes[n];
   }
 }
 
@@ -172,14 +172,14 @@ static void sweep(const opi_row_state *t, bool *out_changed) {
     const opi_node *node = &g->nodes[n];
     if (!opi_sh_is_live(s, node))
       continue;
-    if (s->by_rows[n] && is_better_whole(t, n)) {
+    if (s->rows.nodes[n] && is_better_whole(t, n)) {
       take_back(s, n);
       *out_changed = true;
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
       const uint32_t v = node->out[o];
-      if (v != OPIPE_NONE && t->sums[v] && s->rows[v] != 0 && !t->row_reads[v]) {
-        s->rows[v] = 0;
+      if (v != OPIPE_NONE && t->sums[v] && s->rows.dims[v] != 0 && !t->row_reads[v]) {
+        s->rows.dims[v] = 0;
         *out_changed = true;
       }
     }

@@ -52,7 +52,7 @@ static int64_t *parts_of(opi_writer *w, int64_t rows) {
 
 opipe_status opi_w_scatter(opi_writer *w, uint32_t v, uint32_t *out) {
   const opi_value *x = value_of(w, v);
-  const uint32_t k = w->s->rows[v];
+  const uint32_t k = w->s->rows.dims[v];
   const int64_t *parts = parts_of(w, opi_sh_count_rows(x->shape, k));
   if (parts == NULL)
     return no_memory(w);
@@ -73,9 +73,9 @@ opipe_status opi_w_row(opi_writer *w, uint32_t v, uint32_t *out) {
 
 opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out) {
   const opi_value *x = value_of(w, v);
-  const uint32_t k = w->s->rows[v];
+  const uint32_t k = w->s->rows.dims[v];
   const opi_node *node = &w->s->g->nodes[x->producer];
-  if (w->s->by_rows[x->producer] && opi_op_of(node)->takes == OPI_TAKES_FORM) {
+  if (w->s->rows.nodes[x->producer] && opi_op_of(node)->takes == OPI_TAKES_FORM) {
     OPI_TRY(sum ? opi_w_spread(w, node->in[0], out) : opi_w_whole(w, node->in[0], out));
     OPI_TRY(opi_w_origin(w, node));
     return reshape(w, *out, x->shape, (uint32_t)x->rank, out);
@@ -121,7 +121,7 @@ opipe_status opi_w_beside(opi_writer *w, uint32_t v, const opi_value *y, uint32_
   const uint64_t rows = (uint64_t)opi_sh_count_rows(y->shape, k);
   const uint64_t hash = rows << 16 | (uint64_t)y->rank << 8 | k;
   bool has = false;
-  if (w->s->rows[v] != 0)
+  if (w->s->rows.dims[v] != 0)
     return opi_w_row(w, v, out);
   for (int32_t d = lead; d < (int32_t)k; ++d)
     has = has || x->shape[d - lead] != 1;
@@ -174,7 +174,7 @@ static opipe_status slice_rows(opi_writer *w, const opi_node *node, const int64_
 /* The shape of the member's rows of v. */
 static void row_shape(const opi_writer *w, uint32_t v, int64_t *shape) {
   const opi_value *x = value_of(w, v);
-  const uint32_t k = w->s->rows[v];
+  const uint32_t k = w->s->rows.dims[v];
   const opi_shard_run run = opi_sh_row_run(w->s, opi_sh_count_rows(x->shape, k), w->r);
   flat_shape(x->shape, (uint32_t)x->rank, k, run.n, shape);
 }
@@ -189,7 +189,7 @@ static opipe_status row_inputs(opi_writer *w, uint32_t n, uint32_t *in) {
     in[i] = OPIPE_NONE;
     if (v == OPIPE_NONE)
       continue;
-    const uint32_t k = w->s->rows[node->out[0] != OPIPE_NONE ? node->out[0] : v];
+    const uint32_t k = w->s->rows.dims[node->out[0] != OPIPE_NONE ? node->out[0] : v];
     const opi_value *y = value_of(w, aligned ? node->out[0] : v);
     OPI_TRY(w->s->decisions[n].reads[i].kind == OPI_READ_ROWS ? opi_w_beside(w, v, y, k, &in[i])
                                                               : opi_w_spread(w, v, &in[i]));
@@ -202,7 +202,7 @@ static opipe_status row_inputs(opi_writer *w, uint32_t n, uint32_t *in) {
   if (op->takes != OPI_TAKES_PART)
     return OPIPE_OK;
   row_shape(w, node->in[0], shape);
-  return slice_rows(w, node, shape, w->s->rows[node->in[0]], in);
+  return slice_rows(w, node, shape, w->s->rows.dims[node->in[0]], in);
 }
 
 opipe_status opi_w_row_node(opi_writer *w, uint32_t n) {
@@ -235,7 +235,7 @@ opipe_status opi_w_row_node(opi_writer *w, uint32_t n) {
 
 void opi_w_row_attrs(opi_writer *w, uint32_t n, opipe_attr *attrs, uint32_t *io_n) {
   const opi_node *node = &w->s->g->nodes[n];
-  const uint32_t k = w->s->rows[node->in[0]];
+  const uint32_t k = w->s->rows.dims[node->in[0]];
   int64_t *run = OPI_ARENA_ARRAY(&w->scratch, int64_t, 2);
   if (opi_op_of(node)->kind != OPI_KIND_RANDOM || run == NULL) {
     w->s->failed = w->s->failed || run == NULL;

@@ -56,7 +56,7 @@ static void find_sums(opi_row_state *t) {
 static void begin_rows(const opi_row_state *t, uint32_t v) {
   const opi_value *x = opi_sh_value(t->s, v);
   if (t->sums[v] && x->rank > 1 && opi_dtype_is_float(x->dtype) && opi_elems(x) > 0)
-    t->s->rows[v] = (uint8_t)(x->rank - 1);
+    t->s->rows.dims[v] = (uint8_t)(x->rank - 1);
 }
 
 /* ---- how nodes pass them ---- */
@@ -84,21 +84,21 @@ static void read_spread(opi_sharder *s, uint32_t n) {
 }
 
 static void refuse(opi_sharder *s, uint32_t n, const char *why) {
-  s->mixes[n] = opi_arena_strdup(&s->keep, why);
-  s->failed = s->failed || s->mixes[n] == NULL;
+  s->rows.mixes[n] = opi_arena_strdup(&s->keep, why);
+  s->failed = s->failed || s->rows.mixes[n] == NULL;
 }
 
 static bool form_rows(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *x = opi_sh_value(s, node->in[0]), *y = opi_sh_value(s, node->out[0]);
-  const uint32_t k = rows_in_form(x, s->rows[node->in[0]], y);
+  const uint32_t k = rows_in_form(x, s->rows.dims[node->in[0]], y);
   if (k == 0) {
     refuse(s, n, "its form has no rows");
     return false;
   }
   read_spread(s, n);
   read_rows(s, n, 0);
-  s->rows[node->out[0]] = (uint8_t)k;
+  s->rows.dims[node->out[0]] = (uint8_t)k;
   return true;
 }
 
@@ -123,9 +123,9 @@ static bool broadcast_rows(opi_sharder *s, uint32_t n) {
   uint32_t k = 0;
   for (uint32_t i = 0; i < n_in; ++i) {
     const uint32_t v = node->in[i];
-    if (v == OPIPE_NONE || s->rows[v] == 0)
+    if (v == OPIPE_NONE || s->rows.dims[v] == 0)
       continue;
-    const uint32_t own = aligned_rows(opi_sh_value(s, v), s->rows[v], y);
+    const uint32_t own = aligned_rows(opi_sh_value(s, v), s->rows.dims[v], y);
     if (own == 0 || (k != 0 && own != k)) {
       refuse(s, n, "its inputs have rows in different places, or are repeated along them");
       return false;
@@ -138,13 +138,13 @@ static bool broadcast_rows(opi_sharder *s, uint32_t n) {
     const opi_value *x = v == OPIPE_NONE ? NULL : opi_sh_value(s, v);
     const int32_t lead = x == NULL ? 0 : y->rank - x->rank;
     for (int32_t d = lead; x != NULL && d < (int32_t)k; ++d) {
-      if (x->shape[d - lead] != 1 || s->rows[v] != 0)
+      if (x->shape[d - lead] != 1 || s->rows.dims[v] != 0)
         read_rows(s, n, i);
     }
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
-      s->rows[node->out[o]] = (uint8_t)k;
+      s->rows.dims[node->out[o]] = (uint8_t)k;
   }
   return true;
 }
@@ -153,10 +153,10 @@ static bool broadcast_rows(opi_sharder *s, uint32_t n) {
 static bool is_beside(const opi_sharder *s, const opi_node *node, uint32_t i, const opi_value *x,
                       uint32_t k, bool whole) {
   const uint32_t v = node->in[i];
-  if (v == OPIPE_NONE || (s->rows[v] == 0 && !whole))
+  if (v == OPIPE_NONE || (s->rows.dims[v] == 0 && !whole))
     return false;
   const opi_value *y = opi_sh_value(s, v);
-  return s->rows[v] != 0 ||
+  return s->rows.dims[v] != 0 ||
          (y->rank == x->rank && memcmp(y->shape, x->shape, k * sizeof(*x->shape)) == 0);
 }
 
@@ -207,13 +207,13 @@ static bool carried_rows(opi_sharder *s, uint32_t n, uint32_t first) {
   const opi_node *node = &s->g->nodes[n];
   const opi_op *op = opi_op_of(node);
   const opi_value *x = opi_sh_value(s, node->in[first]);
-  const uint32_t k = s->rows[node->in[first]];
+  const uint32_t k = s->rows.dims[node->in[first]];
   opipe_error why = OPIPE_ERROR_INIT;
   bool same = true;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
-    same = same && (v == OPIPE_NONE || s->rows[v] == 0 ||
-                    (s->rows[v] == k &&
+    same = same && (v == OPIPE_NONE || s->rows.dims[v] == 0 ||
+                    (s->rows.dims[v] == k &&
                      memcmp(opi_sh_value(s, v)->shape, x->shape, k * sizeof(*x->shape)) == 0));
   }
   if (!same || op->carry == NULL || (op->takes & (OPI_TAKES_TUPLES | OPI_TAKES_SCATTERED)) != 0 ||
@@ -233,7 +233,7 @@ static bool carried_rows(opi_sharder *s, uint32_t n, uint32_t first) {
   }
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
-      s->rows[node->out[o]] = (uint8_t)k;
+      s->rows.dims[node->out[o]] = (uint8_t)k;
   }
   return true;
 }
@@ -242,19 +242,20 @@ static void pass_rows(opi_sharder *s, uint32_t n) {
   const opi_node *node = &s->g->nodes[n];
   const opi_op *op = opi_op_of(node);
   uint32_t first = 0;
-  while (first < node->n_in && (node->in[first] == OPIPE_NONE || s->rows[node->in[first]] == 0))
+  while (first < node->n_in &&
+         (node->in[first] == OPIPE_NONE || s->rows.dims[node->in[first]] == 0))
     ++first;
   if (s->decisions[n].mode != OPI_MODE_WHOLE || first == node->n_in)
     return;
   if (op->takes == OPI_TAKES_FORM)
-    s->by_rows[n] = form_rows(s, n);
+    s->rows.nodes[n] = form_rows(s, n);
   else if (op->carry == opi_carry_broadcast || op->takes == OPI_TAKES_STRETCHED)
-    s->by_rows[n] = broadcast_rows(s, n);
+    s->rows.nodes[n] = broadcast_rows(s, n);
   else
-    s->by_rows[n] = carried_rows(s, n, first);
+    s->rows.nodes[n] = carried_rows(s, n, first);
 }
 
-/* What is added behind a sum is read by rows; outputs are whole. */
+/* A value that is added behind a sum is read by rows; outputs are whole. */
 static void mark_reads(const opi_row_state *t) {
   opi_sharder *s = t->s;
   const opi_graph *g = s->g;
@@ -267,9 +268,9 @@ static void mark_reads(const opi_row_state *t) {
   for (uint32_t o = 0; o < g->n_outputs; ++o) {
     const uint32_t v = g->outputs[o];
     const uint32_t p = g->values[v].producer;
-    if (s->rows[v] != 0 && s->mixes[p] == NULL) {
-      s->mixes[p] = opi_arena_printf(&s->keep, "'%s' is an output", g->values[v].name);
-      s->failed = s->failed || s->mixes[p] == NULL;
+    if (s->rows.dims[v] != 0 && s->rows.mixes[p] == NULL) {
+      s->rows.mixes[p] = opi_arena_printf(&s->keep, "'%s' is an output", g->values[v].name);
+      s->failed = s->failed || s->rows.mixes[p] == NULL;
     }
   }
 }
@@ -277,25 +278,26 @@ static void mark_reads(const opi_row_state *t) {
 static void mark_early(opi_sharder *s, const opi_node *node) {
   for (uint32_t o = 0; o < node->n_out; ++o) {
     if (node->out[o] != OPIPE_NONE)
-      s->early[node->out[o]] = true;
+      s->rows.early[node->out[o]] = true;
   }
 }
 
-/* What comes before all sums; then movements of what is whole. */
+/* Finds nodes before all sums, then movements of whole values. */
 static void find_early(opi_sharder *s) {
   const opi_graph *g = s->g;
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const opi_node *node = &g->nodes[n];
-    bool early = s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n];
+    bool early = s->decisions[n].mode == OPI_MODE_WHOLE && !s->rows.nodes[n];
     for (uint32_t i = 0; early && i < node->n_in; ++i) {
       const uint32_t v = node->in[i];
-      early = v == OPIPE_NONE || opi_sh_value(s, v)->producer == OPIPE_NONE || s->early[v];
+      early = v == OPIPE_NONE || opi_sh_value(s, v)->producer == OPIPE_NONE || s->rows.early[v];
     }
     if (early)
       mark_early(s, node);
   }
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    if (s->decisions[n].mode == OPI_MODE_WHOLE && !s->by_rows[n] && opi_sh_only_moves(&g->nodes[n]))
+    if (s->decisions[n].mode == OPI_MODE_WHOLE && !s->rows.nodes[n] &&
+        opi_sh_only_moves(&g->nodes[n]))
       mark_early(s, &g->nodes[n]);
   }
 }

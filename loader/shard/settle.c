@@ -277,7 +277,7 @@ uint64_t opi_sh_cut_hash(opi_sharder *s, const opi_labels *l) {
 
 bool opi_sh_is_pushed(const opi_sharder *s, uint32_t v) {
   const uint32_t p = s->g->values[v].producer;
-  return p != OPIPE_NONE && s->g->nodes[p].n_out == 1 && (s->weight[v] || s->early[v]) &&
+  return p != OPIPE_NONE && s->g->nodes[p].n_out == 1 && (s->weight[v] || s->rows.early[v]) &&
          s->leaf[v] == OPI_LEAF_SPREAD;
 }
 
@@ -306,7 +306,7 @@ static bool in_bytes(opi_sharder *s, const opi_value *x, const opi_labels *l) {
 
 bool opi_sh_by_parts(opi_sharder *s, uint32_t v, const opi_labels *l, opi_labels **in) {
   const opi_node *node = &s->g->nodes[s->g->values[v].producer];
-  if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || s->rows[v] != 0 ||
+  if ((!s->weight[v] && !s->main[v] && !s->trains[v]) || s->rows.dims[v] != 0 ||
       !opi_sh_back(s, node, l, in))
     return false;
   for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -361,7 +361,7 @@ static void find_needed(opi_sharder *s) {
   for (uint32_t o = 0; o < g->n_outputs; ++o) {
     s->needed[g->outputs[o]] = true;
     read_leaf(s, g->outputs[o], OPI_LEAF_WHOLE);
-    s->gathered[g->outputs[o]] = true;
+    s->rows.gathered[g->outputs[o]] = true;
   }
   for (uint32_t n = g->n_nodes; n-- > 0;) {
     const opi_node *node = &g->nodes[n];
@@ -370,8 +370,9 @@ static void find_needed(opi_sharder *s) {
       live = live || (node->out[o] != OPIPE_NONE && s->needed[node->out[o]]);
       pushed = pushed || (node->out[o] != OPIPE_NONE && opi_sh_is_pushed(s, node->out[o]));
     }
-    if (s->by_rows[n] && opi_op_of(node)->takes == OPI_TAKES_FORM && s->gathered[node->out[0]])
-      s->gathered[node->in[0]] = true;
+    if (s->rows.nodes[n] && opi_op_of(node)->takes == OPI_TAKES_FORM &&
+        s->rows.gathered[node->out[0]])
+      s->rows.gathered[node->in[0]] = true;
     for (uint32_t i = 0; live && i < node->n_in; ++i) {
       const uint32_t v = node->in[i];
       const opi_read *read = &s->decisions[n].reads[i];
@@ -383,7 +384,7 @@ static void find_needed(opi_sharder *s) {
       }
       s->needed[v] = s->needed[v] || g->values[v].producer != OPIPE_NONE;
       const bool whole = read->kind == OPI_READ_WHOLE && !pushed;
-      s->gathered[v] = s->gathered[v] || whole;
+      s->rows.gathered[v] = s->rows.gathered[v] || whole;
       if (read->kind != OPI_READ_OWN)
         read_leaf(s, v, whole ? OPI_LEAF_WHOLE : opi_sh_leaf_form(s, v));
     }
@@ -399,7 +400,7 @@ static opipe_status settle_reads(opi_sharder *s, opipe_error *err) {
   OPI_TRY(opi_sh_rows(s, err));
   memset(s->leaf, 0, values * sizeof(*s->leaf));
   memset(s->cut, 0, values * sizeof(*s->cut));
-  memset(s->gathered, 0, values * sizeof(*s->gathered));
+  memset(s->rows.gathered, 0, values * sizeof(*s->rows.gathered));
   find_needed(s);
   return OPIPE_OK;
 }

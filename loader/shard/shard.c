@@ -29,7 +29,7 @@ static const char *whole_reason(const opi_sharder *s, uint32_t n) {
 }
 
 static const char *mixed_reason(const opi_sharder *s, uint32_t n) {
-  return s->mixes[n];
+  return s->rows.mixes[n];
 }
 
 typedef const char *(*reason_of)(const opi_sharder *s, uint32_t n);

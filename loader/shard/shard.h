@@ -122,6 +122,11 @@ opipe_status opi_shard(const opi_bound *bound, const opi_shard_wish *wish, opi_s
                        opipe_error *err);
 void opi_shards_free(opi_shards *shards); /* accepts NULL */
 
+/* Where an axis of samples or tokens lies in a member's values, from where it lies in the whole
+ * graph's (carry, by opi_carry_axis; [whole->n_values]). Values in rows hold it in their rows, of
+ * which the member has some: outer and inner count whole rows. out [member's n_values]. */
+opipe_status opi_shard_carry(const opi_graph *whole, const opi_shard_member *member,
+                             const opi_carry *carry, opi_carry *out, opipe_error *err);
 /* Entries of every member along the divided axis of an output (a value of the whole graph), parts
  * [width]; false: it is not divided. *out_consecutive: members have them in order, one run each. */
 bool opi_shard_extents(const opi_shards *shards, uint32_t output, int64_t *parts, int32_t *out_axis,

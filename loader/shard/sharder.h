@@ -76,6 +76,15 @@ typedef struct opi_shard_holder {
   uint32_t lo, hi;
 } opi_shard_holder;
 
+/* rows.c: what is in rows, and how it is read. */
+typedef struct opi_sharder_rows {
+  uint8_t *dims;      /* [n_values] of values in rows: dimensions that are flattened; else 0 */
+  bool *nodes;        /* [n_nodes] computed by rows */
+  bool *gathered;     /* [n_values] read whole where gradients are no partial sums */
+  bool *early;        /* [n_values] computed whole from values that depend on no sum, or moved */
+  const char **mixes; /* [n_nodes] why it needs all rows of what it reads */
+} opi_sharder_rows;
+
 typedef struct opi_sharder {
   const opi_bound *bound;
   const opi_graph *g;
@@ -109,12 +118,7 @@ typedef struct opi_sharder {
   opi_shard_decision *decisions; /* [n_nodes] */
   opipe_error why;               /* the last refusal of a rule */
 
-  /* rows.c; all zero without OPI_SHARD_SEQUENCE */
-  uint8_t *rows;      /* [n_values] of values in rows: dimensions that are flattened; else 0 */
-  bool *by_rows;      /* [n_nodes] computed by rows */
-  bool *gathered;     /* [n_values] read whole where gradients are no partial sums */
-  bool *early;        /* [n_values] computed whole from values that depend on no sum, or moved */
-  const char **mixes; /* [n_nodes] why it needs all rows of what it reads */
+  opi_sharder_rows rows; /* without OPI_SHARD_SEQUENCE all zero */
 
   /* settled */
   opi_shard_holder *holders; /* [n_atoms] of roots */

@@ -295,15 +295,16 @@ static opipe_status begin(opi_sharder *s) {
   s->needed = OPI_ARENA_ARRAY(&s->scratch, bool, values);
   s->leaf = OPI_ARENA_ARRAY(&s->scratch, uint64_t, values);
   s->cut = OPI_ARENA_ARRAY(&s->scratch, opi_labels *, values);
-  s->rows = OPI_ARENA_ARRAY(&s->scratch, uint8_t, values);
-  s->by_rows = OPI_ARENA_ARRAY(&s->scratch, bool, nodes);
-  s->gathered = OPI_ARENA_ARRAY(&s->scratch, bool, values);
-  s->early = OPI_ARENA_ARRAY(&s->scratch, bool, values);
-  s->mixes = OPI_ARENA_ARRAY(&s->scratch, const char *, nodes);
+  s->rows.dims = OPI_ARENA_ARRAY(&s->scratch, uint8_t, values);
+  s->rows.nodes = OPI_ARENA_ARRAY(&s->scratch, bool, nodes);
+  s->rows.gathered = OPI_ARENA_ARRAY(&s->scratch, bool, values);
+  s->rows.early = OPI_ARENA_ARRAY(&s->scratch, bool, values);
+  s->rows.mixes = OPI_ARENA_ARRAY(&s->scratch, const char *, nodes);
   s->decisions = OPI_ARENA_ARRAY(&s->scratch, opi_shard_decision, nodes);
   if (s->labels == NULL || s->partial == NULL || s->aside == NULL || s->needed == NULL ||
-      s->leaf == NULL || s->cut == NULL || s->decisions == NULL || s->rows == NULL ||
-      s->by_rows == NULL || s->gathered == NULL || s->early == NULL || s->mixes == NULL)
+      s->leaf == NULL || s->cut == NULL || s->decisions == NULL || s->rows.dims == NULL ||
+      s->rows.nodes == NULL || s->rows.gathered == NULL || s->rows.early == NULL ||
+      s->rows.mixes == NULL)
     return opi_fail_nomem(&s->why, values * 32, "dividing a graph");
   return OPIPE_OK;
 }

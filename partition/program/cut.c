@@ -25,16 +25,33 @@ static bool travels(const opi_cut_builder *b, uint32_t v) {
 
 /* ---- uses ---- */
 
-/* Nobody reads the result of a GroupSpread between stretches (members.c). */
-static bool is_spread(const opi_cut_builder *b, uint32_t node) {
-  opi_collective how;
-  return b->source->n_places != 0 && opi_collective_of(b->graph, &b->graph->nodes[node], &how) &&
-         how.kind == OPI_COLLECTIVE_SPREAD;
+/* Marks the GroupSpreads between stretches whose results nobody reads (members.c): they are in no
+ * program. */
+static opipe_status find_spreads(opi_cut_builder *b, bool **out_left) {
+  const opi_graph *g = b->graph;
+  bool *left = OPI_ARENA_ARRAY(&b->scratch, bool, g->n_nodes);
+  *out_left = left;
+  if (left == NULL)
+    return opi_fail_nomem(b->err, g->n_nodes, "a cut");
+  for (uint32_t n = 0; n < g->n_nodes && b->source->n_places != 0; ++n) {
+    opi_collective how;
+    left[n] = opi_collective_of(g, &g->nodes[n], &how) && how.kind == OPI_COLLECTIVE_SPREAD;
+  }
+  for (uint32_t n = 0; n < g->n_nodes; ++n) {
+    for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
+      const uint32_t v = g->nodes[n].in[i];
+      if (v != OPIPE_NONE && g->values[v].producer != OPIPE_NONE)
+        left[g->values[v].producer] = false;
+    }
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status sort_nodes(opi_cut_builder *b) {
   const opi_graph *g = b->graph;
   const uint32_t n_stages = b->cut->n_stages, *stage = b->source->stage;
+  bool *left = NULL;
+  OPI_TRY(find_spreads(b, &left));
   b->node_first = OPI_ARENA_ARRAY(&b->scratch, uint32_t, (size_t)n_stages + 2);
   b->nodes = OPI_ARENA_ARRAY(&b->scratch, uint32_t, g->n_nodes);
   if (b->node_first == NULL || b->nodes == NULL)
@@ -44,12 +61,12 @@ static opipe_status sort_nodes(opi_cut_builder *b) {
       return opi_fail(b->err, OPIPE_E_INVALID, "node '%s' stands in stage %u of %u",
                       g->nodes[n].name, stage[n], n_stages);
     }
-    b->node_first[stage[n] + 2] += !is_spread(b, n);
+    b->node_first[stage[n] + 2] += !left[n];
   }
   for (uint32_t s = 2; s <= n_stages; ++s)
     b->node_first[s] += b->node_first[s - 1];
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    if (!is_spread(b, n))
+    if (!left[n])
       b->nodes[b->node_first[stage[n] + 1]++] = n;
   }
   return OPIPE_OK;

@@ -16,9 +16,10 @@ struct opi_sampler {
   double *scores;   /* [n_vocab] */
   double *weights;  /* [n_vocab] */
   uint32_t *counts; /* [n_vocab], zero between calls */
+  uint32_t *room;   /* [n_vocab] */
 };
 
-enum { ID_BYTES = 2 * sizeof(double) + sizeof(uint32_t) };
+enum { ID_BYTES = 2 * sizeof(double) + 2 * sizeof(uint32_t) };
 
 uint64_t opi_sampler_bytes(uint32_t n_vocab) {
   return sizeof(opi_sampler) + (uint64_t)n_vocab * ID_BYTES;
@@ -35,6 +36,7 @@ opipe_status opi_sampler_create(const opipe_allocator *allocator, uint32_t n_voc
   sampler->scores = (double *)(void *)(sampler + 1);
   sampler->weights = sampler->scores + n_vocab;
   sampler->counts = (uint32_t *)(void *)(sampler->weights + n_vocab);
+  sampler->room = sampler->counts + n_vocab;
   *out = sampler;
   return OPIPE_OK;
 }
@@ -139,16 +141,20 @@ static void penalise_answer(opi_sampler *s, const opi_sampling *how, const opi_l
 
 static opipe_status score(opi_sampler *s, const opi_sampling *how, const opi_logits *row,
                           uint32_t *out_best, opipe_error *err) {
+  const double *scores = s->scores;
   uint32_t best = 0;
   add_biases(s, how, row);
   if (how->repetition_penalty != 1)
     penalise_repetition(s, how->repetition_penalty, row);
   if (how->presence_penalty != 0 || how->frequency_penalty != 0)
     penalise_answer(s, how, row);
+  double highest = scores[0];
   for (uint32_t i = 1; i < s->n_vocab; ++i)
-    best = s->scores[i] > s->scores[best] ? i : best;
+    highest = scores[i] > highest ? scores[i] : highest;
+  while (scores[best] != highest)
+    ++best;
   *out_best = best;
-  if (s->scores[best] != -INFINITY)
+  if (highest != -INFINITY)
     return OPIPE_OK;
   return opi_fail(
       err, OPIPE_E_INVALID,
@@ -176,18 +182,25 @@ static double sum_of(const double *values, uint32_t n) {
 /* From scores to weights, of which the highest is 1. Returns their sum. */
 static double weigh(opi_sampler *s, const opi_sampling *how, uint32_t best) {
   const uint32_t n = s->n_vocab;
-  const double highest = fmin(s->scores[best], DBL_MAX); /* a penalty may overflow */
+  const double temperature = how->temperature;
+  double *scores = s->scores;
+  double highest = scores[best];
+  if (highest > DBL_MAX) { /* a penalty may overflow */
+    highest = DBL_MAX;
+    for (uint32_t i = 0; i < n; ++i)
+      scores[i] = scores[i] > DBL_MAX ? DBL_MAX : scores[i];
+  }
   for (uint32_t i = 0; i < n; ++i)
-    s->scores[i] = (fmin(s->scores[i], DBL_MAX) - highest) / how->temperature + 0.0; /* no -0 */
+    scores[i] = (scores[i] - highest) / temperature + 0.0; /* no -0 */
   if (how->top_k != 0 && how->top_k < n) {
-    const opi_lowest lowest = opi_select(s->scores, NULL, n, how->top_k);
+    const opi_lowest lowest = opi_select(s->scores, NULL, n, how->top_k, s->room);
     keep(s->scores, -INFINITY, s->scores, n, &lowest);
   }
   for (uint32_t i = 0; i < n; ++i)
     s->weights[i] = s->scores[i] < -746 ? 0 : exp(s->scores[i]);
   if (how->top_p < 1) {
     const double target = how->top_p * sum_of(s->weights, n);
-    const opi_lowest lowest = opi_select(s->scores, s->weights, n, target);
+    const opi_lowest lowest = opi_select(s->scores, s->weights, n, target, s->room);
     keep(s->weights, 0, s->scores, n, &lowest);
   }
   for (uint32_t i = 0; how->min_p > 0 && i < n; ++i)
@@ -216,7 +229,7 @@ static void find_likely(const opi_sampler *s, uint32_t most, opi_sampled *out, d
   double highest = -INFINITY, sum = 0;
   uint32_t n = 0;
   for (uint32_t i = 0; i < s->n_vocab; ++i)
-    highest = fmax(highest, s->scores[i]);
+    highest = s->scores[i] > highest ? s->scores[i] : highest;
   for (uint32_t i = 0; i < s->n_vocab; ++i) {
     const double x = s->scores[i];
     sum += x - highest < -746 ? 0 : exp(x - highest);

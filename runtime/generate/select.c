@@ -1,32 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A radix search: the byte of the key that the lowest member has is found from the weights of all
- * bins above it, from the highest byte down. Each bin's sum is taken in order of ids. */
+/* A radix search: the bits of the key that the lowest member has are found from the weights of all
+ * bins above it, from the highest bits down. Each bin's sum is taken in order of ids. Two levels
+ * mostly leave few ids, which are listed then. */
 #include "runtime/generate/select.h"
 
-enum { BITS = 8, BINS = 1 << BITS };
+enum { BITS = 11, BINS = 1 << BITS, FEW = 4 };
 
-typedef struct byte_bins {
+typedef struct key_bins {
   double sums[BINS];
   uint32_t counts[BINS];
-} byte_bins;
+} key_bins;
 
-static double weight_of(const double *weights, uint32_t id) {
-  return weights == NULL ? 1 : weights[id];
+/* Ids whose keys begin with `prefix`, which ends above bit `end`. */
+typedef struct key_search {
+  const double *scores, *weights;
+  uint64_t prefix;
+  uint32_t end;
+  uint32_t n;          /* ids to look at */
+  const uint32_t *ids; /* [n]; NULL: all below n */
+} key_search;
+
+static uint32_t id_at(const key_search *s, uint32_t i) {
+  return s->ids == NULL ? i : s->ids[i];
 }
 
-/* Does the key begin with `prefix`, which ends above bit `end`? */
-static bool begins(uint64_t key, uint64_t prefix, uint32_t end) {
-  return end == 64 || key >> end == prefix;
+static double weight_of(const key_search *s, uint32_t id) {
+  return s->weights == NULL ? 1 : s->weights[id];
 }
 
-static void fill(byte_bins *out, const double *scores, const double *weights, uint32_t n,
-                 uint64_t prefix, uint32_t end) {
+static bool begins(const key_search *s, uint64_t key) {
+  return s->end == 64 || key >> s->end == s->prefix;
+}
+
+static void fill(key_bins *out, const key_search *s, uint32_t bits) {
+  const uint32_t shift = s->end - bits, mask = (UINT32_C(1) << bits) - 1;
   memset(out, 0, sizeof *out);
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint64_t key = opi_score_key(scores[i]);
-    if (begins(key, prefix, end)) {
-      const uint32_t bin = (uint32_t)(key >> (end - BITS)) & (BINS - 1);
-      out->sums[bin] += weight_of(weights, i);
+  for (uint32_t i = 0; i < s->n; ++i) {
+    const uint32_t id = id_at(s, i);
+    const uint64_t key = opi_score_key(s->scores[id]);
+    if (begins(s, key)) {
+      const uint32_t bin = (uint32_t)(key >> shift) & mask;
+      out->sums[bin] += weight_of(s, id);
       ++out->counts[bin];
     }
   }
@@ -34,39 +48,54 @@ static void fill(byte_bins *out, const double *scores, const double *weights, ui
 
 /* The bin in which the sum reaches `target`; the lowest with a member, if it never does. Adds the
  * bins above to *io_before. */
-static uint32_t find_bin(const byte_bins *l, double target, double *io_before) {
+static uint32_t find_bin(const key_bins *bins, double target, double *io_before) {
   uint32_t found = 0;
   double before = *io_before;
   for (uint32_t b = BINS; b > 0; --b) {
-    if (l->counts[b - 1] == 0)
+    if (bins->counts[b - 1] == 0)
       continue;
     found = b - 1;
     *io_before = before;
-    if (before + l->sums[found] >= target)
+    if (before + bins->sums[found] >= target)
       break;
-    before += l->sums[found];
+    before += bins->sums[found];
   }
   return found;
 }
 
-opi_lowest opi_select(const double *scores, const double *weights, uint32_t n, double target) {
+/* Lists the ids that are left, in order. */
+static void list(key_search *s, uint32_t *room) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < s->n; ++i) {
+    if (begins(s, opi_score_key(s->scores[i])))
+      room[n++] = i;
+  }
+  s->ids = room;
+  s->n = n;
+}
+
+opi_lowest opi_select(const double *scores, const double *weights, uint32_t n, double target,
+                      uint32_t *room) {
+  key_search s = {.scores = scores, .weights = weights, .end = 64, .n = n};
   opi_lowest lowest = {0, 0};
   double before = 0;
-  uint64_t prefix = 0;
-  uint32_t end = 64, left = n;
-  while (end > 0 && left > 1) {
-    byte_bins l;
-    fill(&l, scores, weights, n, prefix, end);
-    const uint32_t bin = find_bin(&l, target, &before);
-    prefix = prefix << BITS | bin;
-    left = l.counts[bin];
-    end -= BITS;
+  for (uint32_t left = n; s.end > 0 && left > 1;) {
+    const uint32_t bits = s.end < BITS ? s.end : BITS;
+    key_bins bins;
+    fill(&bins, &s, bits);
+    const uint32_t bin = find_bin(&bins, target, &before);
+    s.prefix = s.prefix << bits | bin;
+    s.end -= bits;
+    left = bins.counts[bin];
+    if (s.ids == NULL && left <= n / FEW)
+      list(&s, room);
   }
-  for (uint32_t i = 0; i < n; ++i) {
-    const uint64_t key = opi_score_key(scores[i]);
-    if (begins(key, prefix, end)) {
-      lowest = (opi_lowest){key, i};
-      before += weight_of(weights, i);
+  for (uint32_t i = 0; i < s.n; ++i) {
+    const uint32_t id = id_at(&s, i);
+    const uint64_t key = opi_score_key(scores[id]);
+    if (begins(&s, key)) {
+      lowest = (opi_lowest){key, id};
+      before += weight_of(&s, id);
       if (before >= target)
         break;
     }

@@ -26,7 +26,9 @@ static inline bool opi_is_selected(const opi_lowest *lowest, double score, uint3
 }
 
 /* The shortest prefix whose weights have a sum of at least `target`; all, if no prefix has. n > 0.
- * weights [n]: >= 0; NULL: 1 each. At most nine passes over scores [n], whatever they are. */
-opi_lowest opi_select(const double *scores, const double *weights, uint32_t n, double target);
+ * weights [n]: >= 0; NULL: 1 each. room [n]: for the search. At most eight passes over scores [n],
+ * whatever they are. */
+opi_lowest opi_select(const double *scores, const double *weights, uint32_t n, double target,
+                      uint32_t *room);
 
 #endif /* OPI_GENERATE_SELECT_H */

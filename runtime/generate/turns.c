@@ -37,7 +37,7 @@ static opipe_status lay_out(const opi_turns_params *p, turns_layout *out, opipe_
 
 opipe_status opi_turns_bytes(const opi_turns_params *params, uint64_t *out_bytes,
                              opipe_error *err) {
-  turns_layout l;
+  turns_layout l = {.n_bytes = 0};
   uint64_t of_batch = 0;
   OPI_TRY(opi_batch_bytes(&params->batch, &of_batch, err));
   OPI_TRY(lay_out(params, &l, err));
@@ -47,7 +47,7 @@ opipe_status opi_turns_bytes(const opi_turns_params *params, uint64_t *out_bytes
 
 opipe_status opi_turns_create(const opipe_allocator *allocator, const opi_turns_params *params,
                               opi_turns **out, opipe_error *err) {
-  turns_layout l;
+  turns_layout l = {.n_bytes = 0};
   OPI_TRY(lay_out(params, &l, err));
   char *block = opi_alloc_zero(allocator, 1, (size_t)l.n_bytes);
   if (block == NULL)

@@ -154,6 +154,7 @@ CALL(plan_share, , opipe_share_params give = opipe_share_params_init(); give.tea
      const opipe_status status = api->plan_share(h, &give, &plan, err); api->plan_destroy(plan);
      return status;)
 CALL(session_needs, , uint32_t needed = 0; return api->session_needs(h, "input_ids", &needed, err);)
+CALL(session_follow, , return api->session_follow(h, err);)
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
 CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
@@ -297,7 +298,8 @@ static const handle_call handle_calls[] = {
     ROW(team_stop, TEAM),
     ROW(team_step, TEAM),
     ROW(plan_share, MODEL),
-    ROW(session_needs, SESSION)};
+    ROW(session_needs, SESSION),
+    ROW(session_follow, SESSION)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

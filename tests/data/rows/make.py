@@ -163,6 +163,11 @@ def last_gathered(g):
     return whole(g, last=last)
 
 
+def mask_given(g):
+    """The host gives the whole mask."""
+    return whole(g, mask=lambda rows, keys: g.hide(g.input("attention_mask", ["batch", 1, "seq", "seq"], T.BOOL)))
+
+
 def grown_body(g, ids, past, given=None, combined=False, window=None):
     """past(layer): names of the past keys and values, [B, heads, P, size] each."""
     presents = []
@@ -466,7 +471,7 @@ def crossed(g):
 
 FORMS = {"whole": whole, "grown": grown, "combined": combined, "merged": merged, "attention": attention, "tensor_scatter": tensor_scatter,
          "scatter_nd": scatter_nd, "scatter_elements": scatter_elements, "multi_head": multi_head, "group_query": group_query,
-         "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings, "last_sliced": last_sliced, "last_gathered": last_gathered,
+         "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings, "mask_given": mask_given, "last_sliced": last_sliced, "last_gathered": last_gathered,
          "both_ways": both_ways, "relative_table": relative_table, "with_holes": with_holes, "windows_apart": windows_apart, "rows_mixed": rows_mixed,
          "rows_shifted": rows_shifted, "by_length": by_length, "branch_on_length": branch_on_length, "branch_on_table": branch_on_table, "recurrent": recurrent, "convolved": convolved,
          "crossed": crossed, "scatter_elsewhere": scatter_elsewhere}

@@ -82,13 +82,25 @@ static void follow_batch(const char *name, const opi_bound *bound, const opi_sha
   for (uint32_t i = 0; i < g->n_inputs; ++i)
     in[i] = (opi_carry){g->values[g->inputs[i]].rank > 0 ? 0 : -1, 0, 1, 1, 0};
   const bool whole = opi_carry_axis(g, NULL, in, all, &err) >= 0;
-  for (uint32_t r = 0; whole && r < shards->width; ++r) {
-    const opi_graph *own = shards->members[r].bound->graph;
+  for (uint32_t r = 0; whole && r < 2 * shards->width;
+       ++r) { /* by rules alone, and from the whole */
+    const opi_shard_member *m = &shards->members[r / 2];
+    const opi_graph *own = m->bound->graph;
     opi_carry *out = OPI_ARENA_ARRAY(&arena, opi_carry, own->n_values + 1);
-    const bool ok = opi_carry_axis(own, NULL, in, out, &err) >= 0;
+    if (r % 2 == 0 && m->n_rows != 0)
+      continue;
+    const bool ok = (r % 2 == 0 ? opi_carry_axis(own, NULL, in, out, &err)
+                                : opi_shard_carry(g, m, all, out, &err)) >= 0;
     (void)opi_test_check(ok, __FILE__, __LINE__, false, "%s: %s", name, err.message);
     for (uint32_t o = 0; ok && o < g->n_outputs; ++o)
       OPI_ASSERT_INT(out[own->outputs[o]].axis, all[g->outputs[o]].axis);
+    for (uint32_t i = 0; ok && i < m->n_rows; ++i) { /* samples of all rows */
+      const opi_carry *c = &out[m->rows[i].value];
+      const opi_carry *w = &all[m->rows[i].whole];
+      OPI_ASSERT(c->axis == m->rows[i].axis &&
+                 m->rows[i].of ==
+                     c->outer * c->inner * opi_carry_length(&g->values[m->rows[i].whole], w));
+    }
   }
   n_followed += whole;
   opi_arena_release(&arena);
@@ -146,6 +158,7 @@ static void run_rows(const char *name, const test_model *m, const opi_bound *bou
     }
   }
   if (ok) {
+    follow_batch(name, bound, shards);
     say(t, "  rows: %u scatters, %u gathers, %u sums\n", group.n_scatters, group.n_gathers,
         group.n_sums);
     n_scattered += plain->width == 2 && group.n_scatters != 0;

@@ -21,9 +21,10 @@ typedef struct whole_model {
   opi_loss loss;
   opi_train_choice choice;
   uint32_t dropout;
-  uint32_t flags; /* OPI_SHARD_DENSE or BARE, and SEQUENCE */
-  double value;   /* of the loss */
-  float plain;    /* members' loss in the plain form */
+  opi_carry *carry; /* of samples, with dropout; else NULL */
+  uint32_t flags;   /* OPI_SHARD_DENSE or BARE, and SEQUENCE */
+  double value;     /* of the loss */
+  float plain;      /* members' loss in the plain form */
   double *gradients[MOST_PARAMS];
   size_t sizes[MOST_PARAMS];
   test_step step;
@@ -33,6 +34,7 @@ typedef struct whole_model {
 static opi_gradient_options options_of(const whole_model *w) {
   return (opi_gradient_options){.loss = &w->loss,
                                 .choice = &w->choice,
+                                .carry = w->carry,
                                 .evaluator = test_backend_evaluator(),
                                 .allocator = opi_allocator_system()};
 }
@@ -63,6 +65,15 @@ static opipe_status bind_training(whole_model *w, uint32_t dropout, opipe_error 
   return opi_bind(w->m.model, &options, &w->bound, err);
 }
 
+static opipe_status follow_samples(whole_model *w, opipe_error *err) {
+  const opi_graph *g = w->bound->graph;
+  opi_carry *in = OPI_ARENA_ARRAY(&w->arena, opi_carry, g->n_inputs + 1);
+  w->carry = OPI_ARENA_ARRAY(&w->arena, opi_carry, g->n_values + 1);
+  for (uint32_t i = 0; i < g->n_inputs; ++i)
+    in[i] = (opi_carry){0, 0, 1, 1, 0};
+  return opi_carry_axis(g, NULL, in, w->carry, err);
+}
+
 static bool open_whole(whole_model *w, const char *folder, double smoothing, uint32_t dropout,
                        opipe_error *err) {
   char path[1024];
@@ -83,6 +94,8 @@ static bool open_whole(whole_model *w, const char *folder, double smoothing, uin
   if (!labels)
     w->loss.kind = OPI_LOSS_OUTPUT, w->loss.output = "loss", w->loss.labels = NULL;
   if (bind_training(w, dropout, err) < 0)
+    return false;
+  if (dropout != OPI_DROPOUT_OFF && follow_samples(w, err) < 0)
     return false;
   if (labels)
     w->loss.output = w->bound->graph->values[w->bound->graph->outputs[0]].name;
@@ -141,6 +154,13 @@ static bool build_members(whole_model *w, divided *d, uint32_t width, opipe_erro
     opi_gradient_options options = options_of(w);
     const opi_divided_classes own = {parts, width, r};
     options.classes = classes ? &own : NULL;
+    if (w->carry != NULL) {
+      const opi_shard_member *m = &d->shards->members[r];
+      opi_carry *carry = OPI_ARENA_ARRAY(&w->arena, opi_carry, m->bound->graph->n_values + 1);
+      if (opi_shard_carry(w->bound->graph, m, w->carry, carry, err) < 0)
+        return false;
+      options.carry = carry;
+    }
     if (opi_gradient_build(d->shards->members[r].bound, &options, &d->t[r], err) < 0)
       return false;
   }
@@ -493,9 +513,11 @@ static const float *drop(test_graph *g, opi_arena *arena, const int64_t *shape,
   node->domain = "opipe";
   for (uint32_t v = 0; v < g->graph->n_values; ++v) {
     opi_value *x = &g->graph->values[v];
-    if (v == out)
-      *x = (opi_value){
-          .name = x->name, .dtype = OPIPE_FLOAT, .rank = 3, .shape = g->graph->values[in[0]].shape};
+    if (v == out) {
+      x->dtype = OPIPE_FLOAT;
+      x->rank = 3;
+      x->shape = g->graph->values[in[0]].shape;
+    }
     x->n_bytes = x->rank == 3 ? (uint64_t)opi_elems(x) * 4 : 8;
     m.data[v] = x->rank == 3 ? opi_arena_alloc(arena, x->n_bytes + 1) : (void *)&scalars[v - 1];
     for (uint64_t i = 0; x->rank == 3 && i < x->n_bytes / 4; ++i)

@@ -114,6 +114,7 @@ static int compare_ranked(const void *a, const void *b) {
 static void test_selection_equals_sorting(void) {
   opi_test_random random = {7};
   double scores[VOCAB_MOST], weights[VOCAB_MOST];
+  uint32_t room[VOCAB_MOST];
   ranked order[VOCAB_MOST];
   for (uint32_t round = 0; round < 2000; ++round) {
     const uint32_t n = 1 + (uint32_t)(opi_test_next(&random) % (round % 2 == 0 ? 9 : 300));
@@ -137,7 +138,7 @@ static void test_selection_equals_sorting(void) {
       if (sum >= target)
         break;
     }
-    const opi_lowest lowest = opi_select(scores, plain ? NULL : weights, n, target);
+    const opi_lowest lowest = opi_select(scores, plain ? NULL : weights, n, target, room);
     uint32_t n_kept = 0;
     for (uint32_t i = 0; i < n; ++i)
       n_kept += opi_is_selected(&lowest, order[i].score, order[i].id) == (i <= last || last == n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Teams by TCP: machines, tokens that are wrong, missing, replayed or reflected, a second job,
- * connections that say nothing. */
+ * connections that say nothing. ctest: timeout=60 waits */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sys/socket.h>
