@@ -142,14 +142,20 @@ static bool has_cell(const opi_listing *l, const opipe_action *action, bool outp
   return false;
 }
 
+static bool is_listed(const opi_lists *lists, uint32_t meeting) {
+  uint32_t i = lists->n_steps;
+  while (i > 0 && (lists->steps[i - 1].kind != OPI_ACT_SUM || lists->steps[i - 1].route != meeting))
+    --i;
+  return i > 0;
+}
+
 /* Comes to the sums of an odd place and waits for their results at once. The reference makes them
- * itself with member 0's record: the stretches before, of all members, have run, and no member has
- * sent or stored results yet. */
+ * itself with the first record of any member: the stretches before, of all members, have run, and
+ * no member has sent or stored results yet. */
 static opipe_status add_sums(opi_listing *l, uint32_t a) {
   const uint32_t meeting = l->groups.meeting_at == NULL ? OPIPE_NONE : l->groups.meeting_at[a];
   const opipe_action *action = &l->plan->actions[a];
-  const uint32_t width = opi_plan_width(l->plan->whole);
-  if (meeting == OPIPE_NONE || (l->reference && action->stage % width != 0))
+  if (meeting == OPIPE_NONE || (l->reference && is_listed(l->lists, meeting)))
     return OPIPE_OK;
   OPI_TRY(add(l, OPI_ACT_SUM, action, meeting));
   return l->reference ? OPIPE_OK : add(l, OPI_ACT_AWAIT, action, meeting);

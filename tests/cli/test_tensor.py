@@ -155,6 +155,18 @@ def check_plan_file(count, scratch):
         count.check(f"plan file: {name}", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
 
 
+def check_sent_gradients(count):
+    """T5: gradients are summed in the stage that makes them and go to another one at once, also in the reference."""
+    folder = os.path.join(MODERN, "t5", "train")
+    if not os.path.isdir(folder):
+        count.skip(f"{folder} is not there")
+        return
+    result = run("train", os.path.join(folder, "model.onnx"), *labels_of(folder), "--tensor", "3", "--stages", "2", "--microbatches", "2",
+                 "--steps", "2", "--reference")
+    good = result.status == DONE and "bit-equal" in result.out and re.search("uncut model +close", result.out)
+    count.check("sums that other stages need", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
+
+
 def check_shared_heads(count):
     """Keys and values that two members would have: their gradients are not summed, so the width is refused, by the parameter's name."""
     folder = os.path.join(MODERN, "llama", "train")
@@ -186,6 +198,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         check_checkpoints(count, scratch)
         check_plan_file(count, scratch)
+    check_sent_gradients(count)
     check_shared_heads(count)
     check_refusals(count)
     return count.finish()
