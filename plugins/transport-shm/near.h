@@ -13,7 +13,7 @@ opipe_status shm_instance_open(const opipe_host *host, opipe_instance **out_self
 void shm_instance_close(opipe_instance *self);
 /* OK | PEER: the world was aborted. [any-thread] */
 opipe_status shm_check(opipe_world *world, opipe_error *err);
-/* Of a world that was aborted: the first reason, and the rank that gave it. */
+/* The first reason for which the world was aborted, and the rank that gave it. */
 uint32_t shm_reason(const opipe_world *world, opipe_error *out_why);
 
 #endif /* OPIPE_TRANSPORT_SHM_NEAR_H */
