@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Followed sessions: process 0 calls, the other process repeats.
- * ctest: timeout=120 */
+ * ctest: timeout=120 label=twice */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -13,6 +13,7 @@ enum { EACH = 50 };
 #else
 enum { EACH = 250 };
 #endif
+enum { CANCELS = (EACH + 4) / 9 };
 enum { THREADS = 4, SHAPES = 3, KINDS = 4, CLASSES = 344, OUT = BATCH * SEQ * CLASSES };
 enum { FOLLOWED = OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0 | OPIPE_SESSION_FOLLOWED };
 
@@ -95,7 +96,7 @@ static void *be_client(void *arg) {
   MUST(out != NULL);
   for (uint32_t i = 0; i < EACH; ++i) {
     const uint32_t shape = (i / 3 + c->number) % SHAPES, kind = (i * 7 + c->number) % KINDS;
-    const bool cancels = i % 9 == 4;
+    const bool cancels = i % 9 == 4; /* CANCELS times */
     const opipe_status status = run_one(c, shape, kind, cancels, out, &err);
     if (status != OPIPE_OK) {
       MUST(cancels && status == OPIPE_E_CANCELLED);
@@ -168,7 +169,7 @@ static void many_requests(void) {
       n_done += clients[t].n_done;
       n_cancelled += clients[t].n_cancelled;
     }
-    MUST(n_done + n_cancelled == THREADS * EACH && n_done >= THREADS * EACH * 8 / 9);
+    MUST(n_done + n_cancelled == THREADS * EACH && n_cancelled <= THREADS * CANCELS);
     be_refused(&m, out);
   }
   leave(&m);
@@ -498,6 +499,8 @@ static void serve_or_follow(void) {
 }
 
 static void test_the_command(void) {
+  if (access(opi_test_build("bin/onnx-pipe"), X_OK) != 0)
+    OPI_SKIP("the command is not built here");
   run_case("command", serve_or_follow, NULL);
 }
 

@@ -466,7 +466,7 @@ static void run_ranked(host_kit *k, const opipe_train_options *train, const char
     opipe_plan *plan = NULL;
     opipe_plan_info made = {.struct_size = sizeof made};
     opi_test_text text = {NULL, 0};
-    if (i > 0 && !opi_test_covers(i, 4))
+    if (i > 0 && !opi_test_covers(i, opi_test_is_sanitized() ? 12 : 4))
       continue;
     OPI_ASSERT_OK_FATAL(k->api->strategy_ranked(best, i, &strategy, &k->err), &k->err);
     OPI_ASSERT_OK(k->api->strategy_info(strategy, &info, &k->err), &k->err);

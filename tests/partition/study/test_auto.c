@@ -2,7 +2,7 @@
 /* The planner `auto`: no plan of a paper's planner is faster; on small problems nothing is, by a
  * search of the test's own; threads change nothing; what is not allowed is not done; what does not
  * fit is said.
- * ctest: timeout=600
+ * ctest: timeout=600 label=nosan (others of this folder are sanitized)
  */
 #include "partition/study/auto/space.h"
 #include "tests/partition/study/auto.h"
