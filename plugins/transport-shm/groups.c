@@ -6,27 +6,27 @@ enum { CHUNK_BYTES = 32 << 10 };
 
 /* Members of a group that collects find each other by its id, others by their ranks. */
 static void hash_group(opipe_group *group) {
-  if (!group->collects) {
+  if (!group->round.collects) {
     machine_hash_ranks(group->ranks, group->n, group->hash);
     return;
   }
   machine_hash_ranks(group->ranks, group->n, group->members);
-  machine_hash_id(group->params.id, group->hash);
+  machine_hash_id(group->round.params.id, group->hash);
 }
 
 static opipe_status take_place(opipe_group *group, opipe_error *err) {
   opipe_world *world = group->endpoint->world;
   const uint32_t rank = group->endpoint->rank;
-  for (const opipe_group *g = world->groups; g != NULL && group->collects; g = g->next) {
-    if (g != group && g->collects && g->params.id == group->params.id &&
+  for (const opipe_group *g = world->groups; g != NULL && group->round.collects; g = g->next) {
+    if (g != group && g->round.collects && g->round.params.id == group->round.params.id &&
         g->endpoint == group->endpoint) {
       return opipe_fail(err, OPIPE_E_STATE,
                         "collective_open: group %llu is open already on rank %u",
-                        (unsigned long long)group->params.id, rank);
+                        (unsigned long long)group->round.params.id, rank);
     }
   }
   return machine_take_place(world->host, &world->counts, group->ranks, group->n, rank, group->hash,
-                            &group->index, &group->turn, err);
+                            &group->round.index, &group->turn, err);
 }
 
 uint64_t shm_group_parts(const opipe_group *group) {
@@ -34,7 +34,8 @@ uint64_t shm_group_parts(const opipe_group *group) {
 }
 
 uint64_t shm_group_chunks(const opipe_group *group) {
-  const uint64_t bytes = group->collects ? (uint64_t)group->n * group->n * sizeof(uint64_t) : 0;
+  const uint64_t bytes =
+      group->round.collects ? (uint64_t)group->n * group->n * sizeof(uint64_t) : 0;
   return shm_group_parts(group) + (bytes + MACHINE_LINE - 1) / MACHINE_LINE * MACHINE_LINE;
 }
 
@@ -45,31 +46,18 @@ static uint64_t area_bytes(const opipe_group *group) {
 static bool is_member_of(const shm_note *note, const opipe_group *group) {
   return note->kind == SHM_NOTE_GROUP && note->hash[0] == group->hash[0] &&
          note->hash[1] == group->hash[1] && note->turn == group->turn &&
-         (group->collects ? note->rank != group->endpoint->rank
-                          : note->n_members == group->n && note->index != group->index);
+         (group->round.collects ? note->rank != group->endpoint->rank
+                                : note->n_members == group->n && note->index != group->round.index);
 }
 
-/* Does a member of a group that collects describe it as this one does? */
+/* Does a member describe the group as this one does? */
 static opipe_status agree(const opipe_group *group, const shm_note *note, opipe_error *err) {
-  if (!group->collects)
-    return OPIPE_OK;
-  if (note->n_members != group->n || note->n_bytes != group->params.n_bytes) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "collective_open: rank %u opens group %llu with %u members and %llu bytes, "
-                      "rank %u with %u members and %llu bytes",
-                      group->endpoint->rank, (unsigned long long)group->params.id, group->n,
-                      (unsigned long long)group->params.n_bytes, note->rank, note->n_members,
-                      (unsigned long long)note->n_bytes);
-  }
-  if (memcmp(note->members, group->members, sizeof note->members) != 0) {
-    return opipe_fail(
-        err, OPIPE_E_INVALID,
-        "collective_open: ranks %u and %u, members %u and %u of group %llu, give other "
-        "members or another order of them",
-        group->endpoint->rank, note->rank, group->index, note->index,
-        (unsigned long long)group->params.id);
-  }
-  return OPIPE_OK;
+  const machine_member other = {.members = {note->members[0], note->members[1]},
+                                .n_bytes = note->n_bytes,
+                                .rank = note->rank,
+                                .index = note->index,
+                                .n = note->n_members};
+  return machine_round_alike(&group->round, group->ranks, group->members, &other, err);
 }
 
 static opipe_status join(opipe_group *group, const shm_note *note, opipe_error *err) {
@@ -78,12 +66,6 @@ static opipe_status join(opipe_group *group, const shm_note *note, opipe_error *
   opipe_status status = agree(group, note, err);
   if (status < 0)
     return status;
-  if (note->rank != group->ranks[note->index] || note->n_bytes != group->params.n_bytes) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "group_open: rank %u opens it with %llu bytes, rank %u, place %u, with %llu",
-                      group->endpoint->rank, (unsigned long long)group->params.n_bytes, note->rank,
-                      note->index, (unsigned long long)note->n_bytes);
-  }
   if (note->index != 0 || atomic_load(&group->area) != NULL)
     return OPIPE_OK;
   status = shm_use(group->endpoint->world, note->rank, note->place, area_bytes(group), MACHINE_LINE,
@@ -118,7 +100,7 @@ static opipe_status build(opipe_group *group, opipe_error *err) {
   if (status < 0)
     return status;
   group->id = ++world->last_id;
-  if (group->index == 0) {
+  if (group->round.index == 0) {
     status = shm_take(world, group->endpoint->rank, area_bytes(group), false, "values to sum",
                       &group->span, err);
     if (status < 0)
@@ -133,19 +115,20 @@ static opipe_status build(opipe_group *group, opipe_error *err) {
 /* A group of these ranks, whose params and kind are set. */
 static opipe_status open_group(opipe_group *group, const uint32_t *ranks, opipe_error *err) {
   opipe_world *world = group->endpoint->world;
-  const uint64_t n_bytes = group->params.n_bytes;
+  const uint64_t n_bytes = group->round.params.n_bytes;
   opipe_status status = OPIPE_E_NOMEM;
-  group->n = group->params.n_ranks;
+  group->n = group->round.params.n_ranks;
   group->chunk_bytes = n_bytes < CHUNK_BYTES
                            ? (n_bytes + MACHINE_LINE - 1) / MACHINE_LINE * MACHINE_LINE
                            : (uint64_t)CHUNK_BYTES;
   group->ranks = shm_new(world->host, "a group", group->n * sizeof *ranks, err);
-  group->spans =
-      shm_new(world->host, "a group", 2 * group->params.n_regions * sizeof(opipe_span), err);
+  const opipe_endpoint *e = group->endpoint;
+  const opipe_status opened =
+      machine_round_open(&group->round, world->host, e->rank, e->backend, e->device, e->queue, err);
   pthread_mutex_lock(&world->lock);
   group->next = world->groups;
   world->groups = group;
-  if (group->ranks != NULL && group->spans != NULL) {
+  if (group->ranks != NULL && opened == OPIPE_OK) {
     memcpy(group->ranks, ranks, group->n * sizeof *ranks);
     hash_group(group);
     status = build(group, err);
@@ -165,7 +148,8 @@ opipe_status shm_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uin
   if (group == NULL)
     return OPIPE_E_NOMEM;
   group->endpoint = endpoint;
-  group->params = (opipe_collective_params){.n_ranks = n_ranks, .n_bytes = n_bytes, .n_regions = 1};
+  group->round.params =
+      (opipe_collective_params){.n_ranks = n_ranks, .n_bytes = n_bytes, .n_regions = 1};
   status = open_group(group, ranks, err);
   if (status < 0)
     shm_group_close(group);
@@ -185,11 +169,11 @@ opipe_status shm_collective_open(opipe_endpoint *endpoint, const opipe_collectiv
   if (c == NULL)
     return OPIPE_E_NOMEM;
   c->group.endpoint = endpoint;
-  c->group.collects = true;
-  c->group.params = (opipe_collective_params){.n_ranks = params->n_ranks,
-                                              .id = params->id,
-                                              .n_bytes = params->n_bytes,
-                                              .n_regions = params->n_regions};
+  c->group.round.collects = true;
+  c->group.round.params = (opipe_collective_params){.n_ranks = params->n_ranks,
+                                                    .id = params->id,
+                                                    .n_bytes = params->n_bytes,
+                                                    .n_regions = params->n_regions};
   status = open_group(&c->group, params->ranks, err);
   if (status < 0)
     shm_collective_close(c);
@@ -219,11 +203,7 @@ static void leave_area(opipe_group *group) {
 static void leave(opipe_group *group) {
   const opipe_endpoint *e = group->endpoint;
   opipe_world *world = e->world;
-  if (group->moved != NULL) { /* copies that are on their way end first */
-    (void)e->backend->event_sync(group->moved, UINT64_MAX, NULL);
-    e->backend->event_destroy(group->moved);
-  }
-  shm_delete(world->host, group->bounce, group->params.n_bytes);
+  machine_round_close(&group->round);
   pthread_mutex_lock(&world->lock);
   opipe_group **at = &world->groups;
   while (*at != group)
@@ -235,7 +215,6 @@ static void leave(opipe_group *group) {
   shm_sweep(world, false);
   pthread_mutex_unlock(&world->lock);
   shm_delete(world->host, group->ranks, group->n * sizeof *group->ranks);
-  shm_delete(world->host, group->spans, 2 * group->params.n_regions * sizeof *group->spans);
 }
 
 void shm_group_close(opipe_group *group) {

@@ -255,12 +255,8 @@ opipe_status shm_memory_open(opipe_endpoint *endpoint, opipe_error *err) {
 
 opipe_status shm_address(const opipe_endpoint *endpoint, const opipe_region *region,
                          void **out_data, bool *out_remote, opipe_error *err) {
-  const opipe_status status =
-      opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, NULL);
-  *out_remote = status == OPIPE_E_UNSUPPORTED && endpoint->queue != NULL;
-  if (status == OPIPE_OK || *out_remote)
-    return OPIPE_OK;
-  return opipe_endpoint_address(endpoint->rank, endpoint->backend, region, out_data, err);
+  return machine_address(endpoint->rank, endpoint->backend, endpoint->queue, region, out_data,
+                         out_remote, err);
 }
 
 opipe_status shm_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer, uint64_t n_bytes,

@@ -127,10 +127,10 @@ static shm_note note_of_stream(const opipe_stream *stream, uint32_t side) {
 
 static shm_note note_of_group(const opipe_group *group) {
   shm_note note = new_note(SHM_NOTE_GROUP, group->endpoint->rank, group->id);
-  note.index = group->index;
+  note.index = group->round.index;
   note.n_members = group->n;
   note.turn = group->turn;
-  note.n_bytes = group->params.n_bytes;
+  note.n_bytes = group->round.params.n_bytes;
   note.hash[0] = group->hash[0];
   note.hash[1] = group->hash[1];
   memcpy(note.members, group->members, sizeof note.members);

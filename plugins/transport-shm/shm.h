@@ -26,6 +26,7 @@
 #include <pthread.h>
 
 #include "../machine/machine.h"
+#include "../machine/round.h"
 #include "near.h"
 
 enum {
@@ -245,29 +246,17 @@ struct opipe_group {
   opipe_group *next;
   opipe_endpoint *endpoint;
   uint32_t *ranks; /* [n] */
-  uint32_t n, index, turn, id;
-  opipe_collective_params params; /* without ranks */
-  bool collects;
+  uint32_t n, turn, id;
   uint64_t hash[2], members[2], chunk_bytes;
   shm_span *span;       /* member 0's */
   _Atomic(char *) area; /* NULL: not known yet. Lines [n], parts [n][n], then chunks [n][2] */
   shm_mapped *area_in;  /* the segment of another's area */
   bool known;           /* all others have opened it */
   /* own thread */
-  uint64_t round;    /* rounds begun */
-  uint64_t ended;    /* rounds finished */
+  machine_round round;
   uint64_t base;     /* chunks of all earlier rounds */
   uint64_t n_chunks; /* of the round */
   uint64_t given, added, taken;
-  opipe_collect what; /* of the round */
-  uint64_t n_values;
-  opipe_region region; /* of all-reduce: its only one */
-  opipe_span *spans;   /* [2 * n_regions] from, then to */
-  opipe_cursor from, to;
-  opipe_event *moved;
-  char *bounce; /* values without a host address; NULL: none made */
-  bool away;
-  uint64_t fetched;
 };
 
 struct opipe_collective {

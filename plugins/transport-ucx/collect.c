@@ -15,26 +15,26 @@ typedef struct head {
 } head;
 
 static uint64_t size_of(const opipe_group *g) {
-  return opipe_collect_size(g->what.kind, g->what.dtype);
+  return opipe_collect_size(g->round.what.kind, g->round.what.dtype);
 }
 
 static bool adds(const opipe_group *g) {
-  return g->what.kind != OPIPE_COLLECT_ALL_GATHER;
+  return g->round.what.kind != OPIPE_COLLECT_ALL_GATHER;
 }
 
 /* Are sums, or parts, given to the others? */
 static bool gives(const opipe_group *g) {
-  return g->what.kind != OPIPE_COLLECT_REDUCE_SCATTER;
+  return g->round.what.kind != OPIPE_COLLECT_REDUCE_SCATTER;
 }
 
 static opipe_part segment_of(const opipe_group *g, uint32_t m) {
-  if (g->what.kind != OPIPE_COLLECT_ALL_REDUCE)
-    return opipe_collect_part(&g->what, m, g->n_values);
-  const uint64_t n_blocks = (g->n_values + OPIPE_SUM_BLOCK - 1) / OPIPE_SUM_BLOCK;
+  if (g->round.what.kind != OPIPE_COLLECT_ALL_REDUCE)
+    return opipe_collect_part(&g->round.what, m, g->round.n_values);
+  const uint64_t n_blocks = (g->round.n_values + OPIPE_SUM_BLOCK - 1) / OPIPE_SUM_BLOCK;
   const uint64_t whole = n_blocks / g->n, rest = n_blocks % g->n;
   const uint64_t begin = (whole * m + rest * m / g->n) * OPIPE_SUM_BLOCK;
   uint64_t limit = (whole * (m + 1) + rest * (m + 1) / g->n) * OPIPE_SUM_BLOCK;
-  limit = limit < g->n_values ? limit : g->n_values;
+  limit = limit < g->round.n_values ? limit : g->round.n_values;
   return (opipe_part){begin, limit > begin ? limit - begin : 0};
 }
 
@@ -55,13 +55,13 @@ static opipe_part piece_of(const opipe_group *g, uint32_t m, uint64_t k) {
 
 static void say_head(opipe_group *g, uint32_t m, char *place) {
   head *h = (head *)(void *)place;
-  const uint64_t n = g->what.parts == NULL ? 0 : g->n;
-  h->kind = g->what.kind;
-  h->dtype = g->what.dtype;
-  h->n_values = g->n_values;
-  h->sequence = g->round;
+  const uint64_t n = g->round.what.parts == NULL ? 0 : g->n;
+  h->kind = g->round.what.kind;
+  h->dtype = g->round.what.dtype;
+  h->n_values = g->round.n_values;
+  h->sequence = g->round.begun;
   if (n != 0)
-    memcpy(h->parts, g->what.parts, n * sizeof *h->parts);
+    memcpy(h->parts, g->round.what.parts, n * sizeof *h->parts);
   ucx_lane_send(g, m, sizeof *h + n * sizeof *h->parts);
 }
 
@@ -69,34 +69,20 @@ static void say_head(opipe_group *g, uint32_t m, char *place) {
 static opipe_status agree(const opipe_group *g, uint32_t m, const char *data, uint64_t n_bytes,
                           opipe_error *err) {
   const head *h = (const head *)(const void *)data;
-  const opipe_collect_head own = {.rank = g->endpoint->rank,
-                                  .kind = g->what.kind,
-                                  .dtype = g->what.dtype,
-                                  .n_values = g->n_values,
-                                  .parts = g->what.parts};
   opipe_collect_head other = {.rank = g->ranks[m]};
   const bool fits =
-      n_bytes >= sizeof *h && h->sequence == g->round &&
+      n_bytes >= sizeof *h && h->sequence == g->round.begun &&
       n_bytes == sizeof *h + (h->kind == OPIPE_COLLECT_ALL_REDUCE ? 0 : g->n * sizeof *h->parts);
   if (!fits) {
-    return opipe_fail(err, OPIPE_E_PEER,
-                      "round %llu: rank %u sends %llu bytes that are no head of it",
-                      (unsigned long long)(g->round - 1), other.rank, (unsigned long long)n_bytes);
+    return opipe_fail(
+        err, OPIPE_E_PEER, "round %llu: rank %u sends %llu bytes that are no head of it",
+        (unsigned long long)(g->round.begun - 1), other.rank, (unsigned long long)n_bytes);
   }
   other.kind = h->kind;
   other.dtype = h->dtype;
   other.n_values = h->n_values;
   other.parts = h->parts;
-  if (g->collects)
-    return opipe_collect_agree(g->params.id, g->round - 1, g->n, &own, &other, err);
-  if (other.n_values == own.n_values && other.dtype == own.dtype)
-    return OPIPE_OK;
-  return opipe_fail(err, OPIPE_E_INVALID,
-                    "all_reduce round %llu: the members' counts or types differ; rank %u gave "
-                    "%llu of %s, rank %u %llu of %s",
-                    (unsigned long long)(g->round - 1), own.rank, (unsigned long long)own.n_values,
-                    opipe_dtype_name(own.dtype), other.rank, (unsigned long long)other.n_values,
-                    opipe_dtype_name(other.dtype));
+  return machine_round_agree(&g->round, &other, err);
 }
 
 /* ---- pieces ---- */
@@ -104,7 +90,7 @@ static opipe_status agree(const opipe_group *g, uint32_t m, const char *data, ui
 static void give_values(opipe_group *g, uint32_t m, char *place) {
   const opipe_part piece = piece_of(g, m, g->members[m].sent);
   const uint64_t size = size_of(g);
-  opipe_cursor_get(&g->from, piece.first * size, place, piece.n * size);
+  opipe_cursor_get(&g->round.from, piece.first * size, place, piece.n * size);
   ucx_lane_send(g, m, piece.n * size);
   ++g->members[m].sent;
 }
@@ -117,10 +103,10 @@ static opipe_status take_sums(opipe_group *g, uint32_t m, const char *data, uint
   if (n_bytes != piece.n * size) {
     return opipe_fail(err, OPIPE_E_PEER,
                       "round %llu: a piece of rank %u has %llu bytes, expected are %llu",
-                      (unsigned long long)(g->round - 1), g->ranks[m], (unsigned long long)n_bytes,
-                      (unsigned long long)(piece.n * size));
+                      (unsigned long long)(g->round.begun - 1), g->ranks[m],
+                      (unsigned long long)n_bytes, (unsigned long long)(piece.n * size));
   }
-  opipe_cursor_put(&g->to, piece.first * size, data, n_bytes);
+  opipe_cursor_put(&g->round.to, piece.first * size, data, n_bytes);
   ucx_lane_taken(g, m, UCX_SUMS);
   ++g->members[m].come;
   return OPIPE_OK;
@@ -130,15 +116,15 @@ static opipe_status take_sums(opipe_group *g, uint32_t m, const char *data, uint
 static opipe_status has_values(const opipe_group *g, uint64_t n_bytes, opipe_error *err) {
   for (uint32_t m = 0; m < g->n; ++m) {
     uint64_t n = 0;
-    if (m == g->index)
+    if (m == g->round.index)
       continue;
     if (ucx_lane_look(g, m, UCX_VALUES, &n) == NULL)
       return OPIPE_PENDING;
     if (n != n_bytes) {
       return opipe_fail(err, OPIPE_E_PEER,
                         "round %llu: values of rank %u have %llu bytes, expected are %llu",
-                        (unsigned long long)(g->round - 1), g->ranks[m], (unsigned long long)n,
-                        (unsigned long long)n_bytes);
+                        (unsigned long long)(g->round.begun - 1), g->ranks[m],
+                        (unsigned long long)n, (unsigned long long)n_bytes);
     }
   }
   return OPIPE_OK;
@@ -149,8 +135,8 @@ static bool has_place(const opipe_group *g) {
   const uint64_t number = g->base + g->added;
   for (uint32_t m = 0; m < g->n && gives(g); ++m) {
     const ucx_member *member = &g->members[m];
-    if (m != g->index && (number - member->n_sums >= UCX_WINDOW ||
-                          ucx_is_pending(&member->sums[number % UCX_WINDOW])))
+    if (m != g->round.index && (number - member->n_sums >= UCX_WINDOW ||
+                                ucx_is_pending(&member->sums[number % UCX_WINDOW])))
       return false;
   }
   return true;
@@ -165,20 +151,20 @@ static void add_values(opipe_group *g, opipe_part piece, char *out) {
     for (uint32_t m = 0; m < g->n; ++m) {
       uint64_t n_bytes = 0;
       const char *values = (const char *)own;
-      if (m == g->index)
-        opipe_cursor_get(&g->from, (piece.first + at) * size, own, n * size);
+      if (m == g->round.index)
+        opipe_cursor_get(&g->round.from, (piece.first + at) * size, own, n * size);
       else
         values = ucx_lane_look(g, m, UCX_VALUES, &n_bytes) + at * size;
-      opipe_sum_add(&sum, g->what.dtype, values, 0, n, m == 0);
+      opipe_sum_add(&sum, g->round.what.dtype, values, 0, n, m == 0);
     }
-    opipe_sum_round(&sum, g->what.dtype, out + at * size, n);
+    opipe_sum_round(&sum, g->round.what.dtype, out + at * size, n);
   }
 }
 
 /* The next piece of the own segment, into a place from which it is given, and to the own list. */
 static opipe_status add_piece(opipe_group *g, opipe_error *err) {
-  const opipe_part piece = piece_of(g, g->index, g->added);
-  const uint64_t size = size_of(g), segment = segment_of(g, g->index).first;
+  const opipe_part piece = piece_of(g, g->round.index, g->added);
+  const uint64_t size = size_of(g), segment = segment_of(g, g->round.index).first;
   char *out = g->room.sums[(g->base + g->added) % UCX_WINDOW];
   const opipe_status status = adds(g) ? has_values(g, piece.n * size, err) : OPIPE_OK;
   if (status != OPIPE_OK)
@@ -186,12 +172,12 @@ static opipe_status add_piece(opipe_group *g, opipe_error *err) {
   if (adds(g))
     add_values(g, piece, out);
   else
-    opipe_cursor_get(&g->from, (piece.first - segment) * size, out, piece.n * size);
+    opipe_cursor_get(&g->round.from, (piece.first - segment) * size, out, piece.n * size);
   for (uint32_t m = 0; m < g->n && adds(g); ++m) {
-    if (m != g->index)
+    if (m != g->round.index)
       ucx_lane_taken(g, m, UCX_VALUES);
   }
-  opipe_cursor_put(&g->to, (gives(g) ? piece.first : piece.first - segment) * size, out,
+  opipe_cursor_put(&g->round.to, (gives(g) ? piece.first : piece.first - segment) * size, out,
                    piece.n * size);
   ++g->added;
   return OPIPE_OK;
@@ -202,7 +188,7 @@ static opipe_status add_piece(opipe_group *g, opipe_error *err) {
 static bool all_are(const opipe_group *g, bool agreed) {
   for (uint32_t m = 0; m < g->n; ++m) {
     const ucx_member *member = &g->members[m];
-    if (m != g->index && !(agreed ? member->agreed : member->said))
+    if (m != g->round.index && !(agreed ? member->agreed : member->said))
       return false;
   }
   return true;
@@ -240,7 +226,7 @@ static opipe_status go_on_with(opipe_group *g, uint32_t m, opipe_error *err) {
       return done;
   }
   if (gives(g) && member->given < g->added && ucx_sums_free(g, m)) {
-    ucx_sums_send(g, m, piece_of(g, g->index, member->given).n * size_of(g));
+    ucx_sums_send(g, m, piece_of(g, g->round.index, member->given).n * size_of(g));
     ++member->given;
     done = OPIPE_OK;
   }
@@ -252,12 +238,12 @@ static opipe_status go_on(opipe_group *g, opipe_error *err) {
   while (moved) {
     moved = false;
     for (uint32_t m = 0; m < g->n; ++m) {
-      const opipe_status status = m == g->index ? OPIPE_PENDING : go_on_with(g, m, err);
+      const opipe_status status = m == g->round.index ? OPIPE_PENDING : go_on_with(g, m, err);
       if (status < 0)
         return status;
       moved = moved || status == OPIPE_OK;
     }
-    if (g->added < count_pieces(g, g->index) && all_are(g, true) && has_place(g)) {
+    if (g->added < count_pieces(g, g->round.index) && all_are(g, true) && has_place(g)) {
       const opipe_status status = add_piece(g, err);
       if (status < 0)
         return status;
@@ -268,129 +254,53 @@ static opipe_status go_on(opipe_group *g, opipe_error *err) {
 }
 
 static bool is_over(const opipe_group *g) {
-  const uint64_t own = count_pieces(g, g->index);
+  const uint64_t own = count_pieces(g, g->round.index);
   if (g->added < own || !all_are(g, true))
     return false;
   for (uint32_t m = 0; m < g->n; ++m) {
     const ucx_member *member = &g->members[m];
-    const uint64_t its = m == g->index ? 0 : count_pieces(g, m);
-    if (m != g->index && ((adds(g) && member->sent < its) ||
-                          (gives(g) && (member->come < its || member->given < own))))
+    const uint64_t its = m == g->round.index ? 0 : count_pieces(g, m);
+    if (m != g->round.index && ((adds(g) && member->sent < its) ||
+                                (gives(g) && (member->come < its || member->given < own))))
       return false;
   }
   return true;
 }
 
-/* ---- values ---- */
-
-static opipe_status poll_event(opipe_endpoint *e, opipe_event *event, opipe_error *err) {
-  if (event == NULL)
-    return OPIPE_OK;
-  const opipe_status status = e->backend->event_poll(event, err);
-  e->unready = e->unready || status == OPIPE_PENDING;
-  return status;
-}
-
-/* Values without a host address are read to a bounce: queued once, then awaited. */
-static opipe_status fetch(opipe_group *g, uint64_t sequence, opipe_error *err) {
-  opipe_endpoint *e = g->endpoint;
-  opipe_status status = OPIPE_OK;
-  if (g->bounce == NULL)
-    g->bounce = ucx_new(e->world->host, "values to sum", g->params.n_bytes, err);
-  if (g->bounce == NULL)
-    return OPIPE_E_NOMEM;
-  opipe_bounce_spans(&g->what, g->index, g->n_values, g->bounce, &g->spans[0],
-                     &g->spans[g->params.n_regions]);
-  if (g->fetched != sequence + 1) {
-    if (g->moved == NULL)
-      status = e->backend->event_create(e->device, &g->moved, err);
-    if (status >= 0)
-      status = opipe_bounce_read(e->backend, e->queue, &g->what, &g->spans[0], g->moved, err);
-    if (status < 0)
-      return status;
-    g->fetched = sequence + 1;
-  }
-  return poll_event(e, g->moved, err);
-}
-
-static opipe_status find_list(const opipe_group *g, const opipe_region *list, uint32_t n,
-                              opipe_span *out, bool *io_remote, opipe_error *err) {
-  for (uint32_t i = 0; i < n; ++i) {
-    void *data = NULL;
-    bool remote = false;
-    const opipe_status status = ucx_address(g->endpoint, &list[i], &data, &remote, err);
-    if (status < 0)
-      return status;
-    out[i] = (opipe_span){data, list[i].n_bytes};
-    *io_remote = *io_remote || remote;
-  }
-  return OPIPE_OK;
-}
-
-/* Begins the round of g->what, which was checked, and whose values are all there or awaited. */
-static opipe_status begin(opipe_group *g, uint64_t sequence, opipe_error *err) {
-  opipe_span *from = g->spans, *to = g->spans + g->params.n_regions;
-  bool remote = false;
-  opipe_status status = find_list(g, g->what.from, g->what.n_from, from, &remote, err);
-  if (status == OPIPE_OK)
-    status = find_list(g, g->what.to, g->what.n_to, to, &remote, err);
-  if (status < 0)
-    return status;
-  g->away = remote && g->n_values > 0;
-  status = g->away ? fetch(g, sequence, err) : poll_event(g->endpoint, g->what.ready, err);
+/* Begins the round, which was checked, when its values are there. */
+static opipe_status begin(opipe_group *g, opipe_error *err) {
+  const opipe_status status = machine_round_values(&g->round, &g->endpoint->unready, err);
   if (status != OPIPE_OK)
     return status;
-  g->from = (opipe_cursor){.spans = from, .n = g->away ? 1 : g->what.n_from};
-  g->to = (opipe_cursor){.spans = to, .n = g->away ? 1 : g->what.n_to};
   g->added = 0;
   for (uint32_t m = 0; m < g->n; ++m) {
     ucx_member *member = &g->members[m];
     member->said = member->agreed = false;
     member->sent = member->come = member->given = 0;
   }
-  g->round = sequence + 1;
+  ++g->round.begun;
   return go_on(g, err);
 }
 
 static opipe_status finish(opipe_group *g, uint64_t sequence, opipe_error *err) {
   opipe_endpoint *e = g->endpoint;
   opipe_status status = ucx_go_on(e, err);
-  if (status < 0 || g->ended > sequence)
+  if (status < 0 || g->round.ended > sequence)
     return status;
-  if (g->round <= sequence)
+  if (g->round.begun <= sequence)
     return OPIPE_PENDING;
   status = go_on(g, err);
   if (status < 0)
     return status;
   if (!is_over(g))
     return OPIPE_PENDING;
-  if (g->away) { /* the sums go home, in the queue's order */
-    status = opipe_bounce_write(e->backend, e->queue, &g->what, g->to.spans, g->moved, err);
-    if (status < 0)
-      return status;
-  }
-  g->base += gives(g) ? g->added : 0;
-  g->ended = g->round;
-  return opipe_endpoint_record(e->rank, e->backend, e->queue, g->what.done, err);
+  status = machine_round_end(&g->round, err);
+  if (g->round.ended > sequence)
+    g->base += gives(g) ? g->added : 0;
+  return status;
 }
 
 /* ---- the slots ---- */
-
-static opipe_status check_number(const opipe_group *g, const char *call, uint64_t sequence,
-                                 opipe_error *err) {
-  if (g->round != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
-                      (unsigned long long)sequence, g->endpoint->rank,
-                      (unsigned long long)g->round);
-  }
-  if (g->collects && g->ended != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE,
-                      "%s: round %llu of group %llu while round %llu has not ended for rank %u",
-                      call, (unsigned long long)sequence, (unsigned long long)g->params.id,
-                      (unsigned long long)g->ended, g->endpoint->rank);
-  }
-  return OPIPE_OK;
-}
 
 static bool is_known(const opipe_group *g) {
   return g->by_ucx && g->n_known + 1 == g->n;
@@ -403,25 +313,10 @@ opipe_status ucx_all_reduce(opipe_group *g, uint64_t sequence, const opipe_regio
     return shm_transport.all_reduce(g->near, sequence, region, n_elems, dtype, ready, done, err);
   opipe_status status = ucx_go_on(g->endpoint, err);
   if (status == OPIPE_OK)
-    status = opipe_reduce_check(g->params.n_bytes, region, n_elems, dtype, err);
-  if (status == OPIPE_OK)
-    status = check_number(g, "all_reduce", sequence, err);
-  if (status < 0)
+    status = machine_round_reduce(&g->round, sequence, region, n_elems, dtype, ready, done, err);
+  if (status != OPIPE_OK)
     return status;
-  if (g->ended != sequence || !is_known(g))
-    return OPIPE_PENDING;
-  g->region =
-      (opipe_region){region->buffer, region->offset_bytes, n_elems * opipe_reduce_size(dtype)};
-  g->n_values = n_elems;
-  g->what = (opipe_collect){.kind = OPIPE_COLLECT_ALL_REDUCE,
-                            .dtype = dtype,
-                            .n_from = 1,
-                            .n_to = 1,
-                            .from = &g->region,
-                            .to = &g->region,
-                            .ready = ready,
-                            .done = done};
-  return begin(g, sequence, err);
+  return is_known(g) ? begin(g, err) : OPIPE_PENDING;
 }
 
 opipe_status ucx_group_test(opipe_group *g, uint64_t sequence, opipe_error *err) {
@@ -432,21 +327,14 @@ opipe_status ucx_group_test(opipe_group *g, uint64_t sequence, opipe_error *err)
 opipe_status ucx_collect(opipe_collective *collective, uint64_t sequence,
                          const opipe_collect *collect, opipe_error *err) {
   opipe_group *g = &collective->group;
-  uint64_t n_values = 0;
   if (g->near_collective != NULL)
     return shm_transport.collect(g->near_collective, sequence, collect, err);
   opipe_status status = ucx_go_on(g->endpoint, err);
   if (status == OPIPE_OK)
-    status = check_number(g, "collect", sequence, err);
-  if (status == OPIPE_OK)
-    status = opipe_collect_check(&g->params, g->index, collect, &n_values, err);
-  if (status < 0)
+    status = machine_round_collect(&g->round, sequence, collect, err);
+  if (status != OPIPE_OK)
     return status;
-  if (!is_known(g))
-    return OPIPE_PENDING;
-  g->what = *collect;
-  g->n_values = n_values;
-  return begin(g, sequence, err);
+  return is_known(g) ? begin(g, err) : OPIPE_PENDING;
 }
 
 opipe_status ucx_collect_test(opipe_collective *collective, uint64_t sequence, opipe_error *err) {

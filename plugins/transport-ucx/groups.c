@@ -12,7 +12,7 @@ enum {
 
 static bool is_open(const opipe_group *group) {
   for (const opipe_group *g = group->endpoint->worker->groups; g != NULL; g = g->next) {
-    if (g != group && g->collects && g->params.id == group->params.id)
+    if (g != group && g->round.collects && g->round.params.id == group->round.params.id)
       return true;
   }
   return false;
@@ -22,16 +22,16 @@ static bool is_open(const opipe_group *group) {
 static opipe_status take_place(opipe_group *group, opipe_error *err) {
   ucx_worker *worker = group->endpoint->worker;
   machine_hash_ranks(group->ranks, group->n, group->member_hash);
-  if (group->collects)
-    machine_hash_id(group->params.id, group->hash);
+  if (group->round.collects)
+    machine_hash_id(group->round.params.id, group->hash);
   else
     memcpy(group->hash, group->member_hash, sizeof group->hash);
-  if (group->collects && is_open(group)) {
+  if (group->round.collects && is_open(group)) {
     return opipe_fail(err, OPIPE_E_STATE, "collective_open: group %llu is open already on rank %u",
-                      (unsigned long long)group->params.id, worker->rank);
+                      (unsigned long long)group->round.params.id, worker->rank);
   }
   return machine_take_place(worker->world->host, &worker->counts, group->ranks, group->n,
-                            worker->rank, group->hash, &group->index, &group->turn, err);
+                            worker->rank, group->hash, &group->round.index, &group->turn, err);
 }
 
 /* ---- who carries it ---- */
@@ -55,19 +55,19 @@ static opipe_status open_near(opipe_group *group, opipe_error *err) {
       .struct_size = (uint32_t)OPIPE_END(opipe_collective_params, reserved),
       .n_ranks = group->n,
       .ranks = group->ranks,
-      .id = group->params.id,
-      .n_bytes = group->params.n_bytes,
-      .n_regions = group->params.n_regions};
-  return group->collects
+      .id = group->round.params.id,
+      .n_bytes = group->round.params.n_bytes,
+      .n_regions = group->round.params.n_regions};
+  return group->round.collects
              ? shm_transport.collective_open(e->near, &params, &group->near_collective, err)
-             : shm_transport.group_open(e->near, group->ranks, group->n, group->params.n_bytes,
-                                        &group->near, err);
+             : shm_transport.group_open(e->near, group->ranks, group->n,
+                                        group->round.params.n_bytes, &group->near, err);
 }
 
 static opipe_status take_over(opipe_group *group, opipe_error *err) {
   ucx_worker *worker = group->endpoint->worker;
   const uint64_t head = (uint64_t)(4 + group->n) * sizeof(uint64_t);
-  const uint64_t share = (group->params.n_bytes + group->n - 1) / group->n;
+  const uint64_t share = (group->round.params.n_bytes + group->n - 1) / group->n;
   uint64_t bytes = share < PIECE_BYTES ? share : (uint64_t)PIECE_BYTES;
   bytes = bytes < head ? head : bytes;
   group->piece_bytes = (bytes + PIECE_UNIT - 1) / PIECE_UNIT * PIECE_UNIT;
@@ -96,14 +96,14 @@ static opipe_status tell(opipe_group *group, opipe_error *err) {
                    .n_members = group->n,
                    .turn = group->turn};
   opipe_status status = OPIPE_OK;
-  note.brief.index = group->index;
-  note.brief.n_bytes = group->params.n_bytes;
+  note.brief.index = group->round.index;
+  note.brief.n_bytes = group->round.params.n_bytes;
   for (uint32_t i = 0; i < group->n && status == OPIPE_OK; ++i)
-    status = i == group->index ? OPIPE_OK : ucx_reach(worker, group->ranks[i], err);
+    status = i == group->round.index ? OPIPE_OK : ucx_reach(worker, group->ranks[i], err);
   ucx_lock(worker);
   for (uint32_t i = 0; i < group->n && status == OPIPE_OK; ++i) {
     note.brief.to = i;
-    status = i == group->index ? OPIPE_OK : ucx_tell(worker, group->ranks[i], &note, err);
+    status = i == group->round.index ? OPIPE_OK : ucx_tell(worker, group->ranks[i], &note, err);
   }
   ucx_poke(worker);
   ucx_unlock(worker);
@@ -113,31 +113,12 @@ static opipe_status tell(opipe_group *group, opipe_error *err) {
 
 /* Does a member describe the group as this one does? */
 static opipe_status agree(const opipe_group *group, const ucx_note *note, opipe_error *err) {
-  const ucx_brief *b = &note->brief;
-  const uint32_t rank = group->endpoint->rank;
-  if (!group->collects) {
-    if (b->rank == group->ranks[b->index] && b->n_bytes == group->params.n_bytes)
-      return OPIPE_OK;
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "group_open: rank %u opens it with %llu bytes, rank %u, place %u, with %llu",
-                      rank, (unsigned long long)group->params.n_bytes, b->rank, b->index,
-                      (unsigned long long)b->n_bytes);
-  }
-  if (note->n_members != group->n || b->n_bytes != group->params.n_bytes) {
-    return opipe_fail(err, OPIPE_E_INVALID,
-                      "collective_open: rank %u opens group %llu with %u members and %llu bytes, "
-                      "rank %u with %u members and %llu bytes",
-                      rank, (unsigned long long)group->params.id, group->n,
-                      (unsigned long long)group->params.n_bytes, b->rank, note->n_members,
-                      (unsigned long long)b->n_bytes);
-  }
-  if (b->index < group->n && b->rank == group->ranks[b->index] &&
-      memcmp(note->members, group->member_hash, sizeof note->members) == 0)
-    return OPIPE_OK;
-  return opipe_fail(err, OPIPE_E_INVALID,
-                    "collective_open: ranks %u and %u, members %u and %u of group %llu, give other "
-                    "members or another order of them",
-                    rank, b->rank, group->index, b->index, (unsigned long long)group->params.id);
+  const machine_member other = {.members = {note->members[0], note->members[1]},
+                                .n_bytes = note->brief.n_bytes,
+                                .rank = note->brief.rank,
+                                .index = note->brief.index,
+                                .n = note->n_members};
+  return machine_round_alike(&group->round, group->ranks, group->member_hash, &other, err);
 }
 
 static bool is_of(const ucx_note *note, const opipe_group *group) {
@@ -145,9 +126,9 @@ static bool is_of(const ucx_note *note, const opipe_group *group) {
   if (b->kind != UCX_NOTE_GROUP || note->hash[0] != group->hash[0] ||
       note->hash[1] != group->hash[1] || note->turn != group->turn)
     return false;
-  return group->collects
+  return group->round.collects
              ? b->rank != group->endpoint->rank
-             : note->n_members == group->n && b->to == group->index && b->index < group->n;
+             : note->n_members == group->n && b->to == group->round.index && b->index < group->n;
 }
 
 /* Under the lock. */
@@ -200,11 +181,12 @@ opipe_status ucx_group_ready(opipe_group *group, opipe_error *err) {
 static opipe_status build(opipe_group *group, const uint32_t *ranks, opipe_error *err) {
   const opipe_world *world = group->endpoint->world;
   ucx_worker *worker = group->endpoint->worker;
-  const uint32_t n_spans = 2 * group->params.n_regions;
-  group->n = group->params.n_ranks;
+  const opipe_endpoint *e = group->endpoint;
+  const opipe_status opened =
+      machine_round_open(&group->round, world->host, e->rank, e->backend, e->device, e->queue, err);
+  group->n = group->round.params.n_ranks;
   group->ranks = ucx_new(world->host, "a group", group->n * sizeof *ranks, err);
-  group->spans = ucx_new(world->host, "a group", n_spans * sizeof *group->spans, err);
-  if (group->ranks == NULL || group->spans == NULL)
+  if (group->ranks == NULL || opened < 0)
     return OPIPE_E_NOMEM;
   memcpy(group->ranks, ranks, group->n * sizeof *ranks);
   if (worker == NULL)
@@ -228,7 +210,7 @@ static void leave(opipe_group *group) {
     ucx_lock(worker);
     ucx_lanes_cancel(group);
     ucx_unlock(worker);
-    ucx_settle(worker, group->ranks[group->index == 0 ? 1 : 0], ucx_lanes_pending, group);
+    ucx_settle(worker, group->ranks[group->round.index == 0 ? 1 : 0], ucx_lanes_pending, group);
   }
   ucx_lock(worker);
   opipe_group **at = &worker->groups;
@@ -237,7 +219,7 @@ static void leave(opipe_group *group) {
   *at = group->next;
   const ucx_note note = {.brief = ucx_brief_of(worker, UCX_NOTE_CLOSE, group->id)};
   for (uint32_t i = 0; group->told && !worker->stopped && i < group->n; ++i) {
-    if (i != group->index && !worker->peers[group->ranks[i]].left)
+    if (i != group->round.index && !worker->peers[group->ranks[i]].left)
       (void)ucx_tell(worker, group->ranks[i], &note, NULL);
   }
   if (group->told)
@@ -248,18 +230,13 @@ static void leave(opipe_group *group) {
 static void close_all(opipe_group *group) {
   const opipe_endpoint *e = group->endpoint;
   const opipe_host *host = e->world->host;
-  if (group->moved != NULL) { /* copies that are on their way end first */
-    (void)e->backend->event_sync(group->moved, UINT64_MAX, NULL);
-    e->backend->event_destroy(group->moved);
-  }
   if (group->is_listed)
     leave(group);
   shm_transport.group_close(group->near);
   shm_transport.collective_close(group->near_collective);
   ucx_lanes_delete(group);
-  ucx_delete(host, group->bounce, group->params.n_bytes);
+  machine_round_close(&group->round);
   ucx_delete(host, group->ranks, group->n * sizeof *group->ranks);
-  ucx_delete(host, group->spans, 2 * group->params.n_regions * sizeof *group->spans);
 }
 
 void ucx_group_close(opipe_group *group) {
@@ -287,7 +264,8 @@ opipe_status ucx_group_open(opipe_endpoint *endpoint, const uint32_t *ranks, uin
   if (group == NULL)
     return OPIPE_E_NOMEM;
   group->endpoint = endpoint;
-  group->params = (opipe_collective_params){.n_ranks = n_ranks, .n_bytes = n_bytes, .n_regions = 1};
+  group->round.params =
+      (opipe_collective_params){.n_ranks = n_ranks, .n_bytes = n_bytes, .n_regions = 1};
   status = build(group, ranks, err);
   if (status < 0)
     ucx_group_close(group);
@@ -307,11 +285,11 @@ opipe_status ucx_collective_open(opipe_endpoint *endpoint, const opipe_collectiv
   if (c == NULL)
     return OPIPE_E_NOMEM;
   c->group.endpoint = endpoint;
-  c->group.collects = true;
-  c->group.params = (opipe_collective_params){.n_ranks = params->n_ranks,
-                                              .id = params->id,
-                                              .n_bytes = params->n_bytes,
-                                              .n_regions = params->n_regions};
+  c->group.round.collects = true;
+  c->group.round.params = (opipe_collective_params){.n_ranks = params->n_ranks,
+                                                    .id = params->id,
+                                                    .n_bytes = params->n_bytes,
+                                                    .n_regions = params->n_regions};
   status = build(&c->group, params->ranks, err);
   if (status < 0)
     ucx_collective_close(c);

@@ -36,7 +36,7 @@ opipe_status ucx_lanes_make(opipe_group *group, opipe_error *err) {
   char *memory = group->room.staging, *requests = group->room.requests;
   for (uint32_t m = 0; m < group->n; ++m) {
     ucx_member *member = &group->members[m];
-    if (m == group->index)
+    if (m == group->round.index)
       continue;
     for (int i = 0; i < UCX_WINDOW; ++i) {
       make_piece(&member->out.pieces[i], worker, group->ranks[m], group->piece_bytes, &memory,
@@ -68,7 +68,7 @@ static void post(opipe_group *group, uint32_t member, uint32_t kind, uint64_t nu
 
 void ucx_lanes_post(opipe_group *group) {
   for (uint32_t m = 0; m < group->n; ++m) {
-    for (uint64_t i = 0; i < UCX_WINDOW && m != group->index; ++i) {
+    for (uint64_t i = 0; i < UCX_WINDOW && m != group->round.index; ++i) {
       post(group, m, UCX_VALUES, i);
       post(group, m, UCX_SUMS, i);
     }
@@ -82,7 +82,7 @@ typedef void (*visit_fn)(ucx_op *op);
 static void visit(opipe_group *group, visit_fn receives, visit_fn others) {
   for (uint32_t m = 0; group->members != NULL && m < group->n; ++m) {
     ucx_member *member = &group->members[m];
-    for (int i = 0; i < UCX_WINDOW && m != group->index; ++i) {
+    for (int i = 0; i < UCX_WINDOW && m != group->round.index; ++i) {
       receives(&member->in[UCX_VALUES].pieces[i].op);
       receives(&member->in[UCX_SUMS].pieces[i].op);
       if (others == NULL)
@@ -132,7 +132,8 @@ static void send_it(opipe_group *group, uint32_t member, uint32_t kind, ucx_op *
                     const char *data, uint64_t n_bytes, uint64_t number) {
   ucx_worker *worker = group->endpoint->worker;
   ucx_lock(worker);
-  ucx_send_op(op, data, n_bytes, tag_of(group->members[member].id, kind, group->index, number));
+  ucx_send_op(op, data, n_bytes,
+              tag_of(group->members[member].id, kind, group->round.index, number));
   if (ucx_is_pending(op))
     ucx_poke(worker);
   ucx_unlock(worker);
@@ -176,7 +177,7 @@ void ucx_lane_taken(opipe_group *group, uint32_t member, uint32_t kind) {
   ucx_piece *piece = &lane->pieces[lane->n % UCX_WINDOW];
   piece->takes = ucx_brief_of(worker, UCX_NOTE_TAKEN, kind);
   piece->takes.to = group->members[member].id;
-  piece->takes.index = group->index;
+  piece->takes.index = group->round.index;
   piece->takes.sequence = ++lane->n;
   ucx_lock(worker);
   post(group, member, kind, lane->n - 1 + UCX_WINDOW);

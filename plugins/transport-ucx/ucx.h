@@ -24,6 +24,7 @@
 #include <sys/types.h>
 
 #include "../machine/machine.h"
+#include "../machine/round.h"
 #include "../transport-shm/near.h"
 #include "ucp.h"
 
@@ -279,25 +280,15 @@ struct opipe_group {
   opipe_group *near; /* NULL: by UCX, or not known yet */
   opipe_collective *near_collective;
   uint32_t *ranks; /* [n] */
-  uint32_t n, index, turn, id, n_known;
-  opipe_collective_params params; /* without ranks */
-  bool collects, is_listed, by_ucx, told;
+  uint32_t n, turn, id, n_known;
+  bool is_listed, by_ucx, told;
   uint64_t hash[2], member_hash[2], piece_bytes;
   ucx_member *members; /* [n] */
   ucx_room room;
   /* own thread */
-  uint64_t round, ended; /* rounds begun, finished */
-  opipe_collect what;    /* of the round */
-  uint64_t n_values;
-  opipe_region region; /* of all-reduce: its only one */
-  opipe_span *spans;   /* [2 * n_regions] from, then to */
-  opipe_cursor from, to;
+  machine_round round;
   uint64_t added; /* pieces of the own segment that are in `sums`, or beyond */
   uint64_t base;  /* such pieces of all earlier rounds that were given away */
-  opipe_event *moved;
-  char *bounce;
-  bool away;
-  uint64_t fetched;
 };
 
 struct opipe_collective {
