@@ -73,19 +73,14 @@ opipe_status machine_round_alike(const machine_round *r, const uint32_t *ranks,
 
 /* ---- is it the next? ---- */
 
+/* NULL: of group_open. */
+static const opipe_collective_params *collects(const machine_round *r) {
+  return r->collects ? &r->params : NULL;
+}
+
 static opipe_status check_number(const machine_round *r, const char *call, uint64_t sequence,
                                  opipe_error *err) {
-  if (r->begun != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
-                      (unsigned long long)sequence, r->rank, (unsigned long long)r->begun);
-  }
-  if (r->collects && r->ended != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE,
-                      "%s: round %llu of group %llu while round %llu has not ended for rank %u",
-                      call, (unsigned long long)sequence, (unsigned long long)r->params.id,
-                      (unsigned long long)r->ended, r->rank);
-  }
-  return OPIPE_OK;
+  return opipe_round_check(call, collects(r), sequence, r->rank, r->begun, r->ended, err);
 }
 
 opipe_status machine_round_reduce(machine_round *r, uint64_t sequence, const opipe_region *region,
@@ -207,14 +202,5 @@ opipe_status machine_round_agree(const machine_round *r, const opipe_collect_hea
                                   .dtype = r->what.dtype,
                                   .n_values = r->n_values,
                                   .parts = r->what.parts};
-  if (r->collects)
-    return opipe_collect_agree(r->params.id, r->begun - 1, r->params.n_ranks, &own, other, err);
-  if (other->n_values == own.n_values && other->dtype == own.dtype)
-    return OPIPE_OK;
-  return opipe_fail(err, OPIPE_E_INVALID,
-                    "all_reduce round %llu: the members' counts or types differ; rank %u gave "
-                    "%llu of %s, rank %u %llu of %s",
-                    (unsigned long long)(r->begun - 1), own.rank, (unsigned long long)own.n_values,
-                    opipe_dtype_name(own.dtype), other->rank, (unsigned long long)other->n_values,
-                    opipe_dtype_name(other->dtype));
+  return opipe_round_agree(collects(r), r->begun - 1, r->params.n_ranks, &own, other, err);
 }

@@ -185,22 +185,14 @@ static opipe_collect_head head_of(const opipe_group *group, uint32_t i) {
 /* Did all members come to the same? */
 static opipe_status agree(const opipe_group *group, uint64_t sequence, opipe_error *err) {
   const opipe_collect_head own = head_of(group, group->index);
-  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+  const uint32_t n = group->reduction->base.n;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     const opipe_collect_head other = head_of(group, i);
-    if (group->collects) {
-      const opipe_status status = opipe_collect_agree(group->params.id, sequence,
-                                                      group->reduction->base.n, &own, &other, err);
-      if (status < 0)
-        return status;
-    } else if (other.n_values != own.n_values || other.dtype != own.dtype) {
-      return opipe_fail(err, OPIPE_E_INVALID,
-                        "all_reduce round %llu: the members' counts or types differ; rank %u gave "
-                        "%llu of %s",
-                        (unsigned long long)sequence, own.rank, (unsigned long long)own.n_values,
-                        opipe_dtype_name(own.dtype));
-    }
+    status =
+        opipe_round_agree(group->collects ? &group->params : NULL, sequence, n, &own, &other, err);
   }
-  return OPIPE_OK;
+  return status;
 }
 
 static opipe_status find_list(const opipe_endpoint *e, const opipe_region *list, uint32_t n,
@@ -276,18 +268,9 @@ static opipe_status check_number(const opipe_group *group, const char *call, uin
   opipe_status status = emutrans_check(group->endpoint->world, err);
   if (status == OPIPE_OK)
     status = emutrans_usable(group->endpoint, group->n_opened, call, err);
-  if (status == OPIPE_OK && me->given != sequence) {
-    return opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
-                      (unsigned long long)sequence, group->endpoint->rank,
-                      (unsigned long long)me->given);
-  }
-  if (status == OPIPE_OK && group->collects && me->taken < sequence) {
-    return opipe_fail(err, OPIPE_E_STATE,
-                      "%s: round %llu of group %llu while round %llu has not ended for rank %u",
-                      call, (unsigned long long)sequence, (unsigned long long)group->params.id,
-                      (unsigned long long)me->taken, group->endpoint->rank);
-  }
-  return status;
+  return status < 0 ? status
+                    : opipe_round_check(call, group->collects ? &group->params : NULL, sequence,
+                                        group->endpoint->rank, me->given, me->taken, err);
 }
 
 static opipe_status finish(opipe_group *group, uint64_t sequence, opipe_error *err) {

@@ -34,22 +34,14 @@ static opipe_collect_head head_of(const opipe_group *group, uint32_t i) {
 /* Did all members come to the same? */
 static opipe_status agree(const opipe_group *group, uint64_t sequence, opipe_error *err) {
   const opipe_collect_head own = head_of(group, group->index);
-  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+  const uint32_t n = group->reduction->base.n;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
     const opipe_collect_head other = head_of(group, i);
-    if (group->collects) {
-      const opipe_status status = opipe_collect_agree(group->params.id, sequence,
-                                                      group->reduction->base.n, &own, &other, err);
-      if (status < 0)
-        return status;
-    } else if (other.n_values != own.n_values || other.dtype != own.dtype) {
-      return opipe_fail(
-          err, OPIPE_E_INVALID,
-          "all_reduce round %llu: the members' counts or types differ; rank %u gave %llu of %s",
-          (unsigned long long)sequence, own.rank, (unsigned long long)own.n_values,
-          opipe_dtype_name(own.dtype));
-    }
+    status =
+        opipe_round_agree(group->collects ? &group->params : NULL, sequence, n, &own, &other, err);
   }
-  return OPIPE_OK;
+  return status;
 }
 
 /* Have all members done their shares of the first `n_rounds` rounds? */
@@ -221,12 +213,10 @@ static opipe_status finish_given(opipe_group *group, uint64_t sequence, opipe_er
 
 static opipe_status check_number(const opipe_group *group, const char *call, uint64_t sequence,
                                  opipe_error *err) {
-  const uint64_t given = atomic_load_explicit(&me_of(group)->given, memory_order_relaxed);
-  return sequence == given
-             ? OPIPE_OK
-             : opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
-                          (unsigned long long)sequence, group->endpoint->rank,
-                          (unsigned long long)given);
+  const member *me = me_of(group);
+  return opipe_round_check(call, group->collects ? &group->params : NULL, sequence,
+                           group->endpoint->rank,
+                           atomic_load_explicit(&me->given, memory_order_relaxed), me->taken, err);
 }
 
 /* ---- the slots ---- */
@@ -275,13 +265,6 @@ opipe_status local_collect(opipe_collective *collective, uint64_t sequence,
   if (me->given == sequence + 1 && me->taken == sequence && group->is_near)
     return finish(group, sequence, err);
   status = check_number(group, "collect", sequence, err);
-  if (status == OPIPE_OK && me->taken < sequence) {
-    status = opipe_fail(err, OPIPE_E_STATE,
-                        "collect: round %llu of group %llu while round %llu has not ended for "
-                        "rank %u",
-                        (unsigned long long)sequence, (unsigned long long)group->params.id,
-                        (unsigned long long)me->taken, group->endpoint->rank);
-  }
   if (status == OPIPE_OK)
     status = opipe_collect_check(&group->params, group->index, collect, &n_values, err);
   if (status < 0)

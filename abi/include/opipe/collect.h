@@ -3,7 +3,8 @@
  * the rule of transport.h. Header only, as helpers.h; nothing here is part of the ABI.
  *
  *   members   opipe_collective_check, opipe_collective_agree
- *   meetings  opipe_collect_check, opipe_collect_agree, opipe_collect_part
+ *   meetings  opipe_collect_check, opipe_collect_agree, opipe_collect_part; of both kinds of group:
+ *             opipe_round_check, opipe_round_agree
  *   lists     opipe_span, opipe_cursor, opipe_cursor_move, _at, _get, _put
  *   sums      opipe_sum_size, opipe_sum_add, opipe_sum_round
  *   both      opipe_collect_share: a member's share of a meeting among members that see each
@@ -250,6 +251,43 @@ static inline opipe_status opipe_collect_agree(uint64_t id, uint64_t sequence, u
                         (unsigned long long)a->parts[i], a->rank, (unsigned long long)b->parts[i],
                         b->rank);
     }
+  }
+  return OPIPE_OK;
+}
+
+/* The same for the round of either kind of group. collects: NULL of one that group_open opened,
+ * whose rounds are all_reduce's. Errors: INVALID. */
+static inline opipe_status opipe_round_agree(const opipe_collective_params *collects,
+                                             uint64_t sequence, uint32_t n,
+                                             const opipe_collect_head *a,
+                                             const opipe_collect_head *b, opipe_error *err) {
+  if (collects != NULL)
+    return opipe_collect_agree(collects->id, sequence, n, a, b, err);
+  if (a->n_values == b->n_values && a->dtype == b->dtype)
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_INVALID,
+                    "all_reduce round %llu: the members' counts or types differ; rank %u gave "
+                    "%llu of %s, rank %u %llu of %s",
+                    (unsigned long long)sequence, a->rank, (unsigned long long)a->n_values,
+                    opipe_dtype_name(a->dtype), b->rank, (unsigned long long)b->n_values,
+                    opipe_dtype_name(b->dtype));
+}
+
+/* Checks that round `sequence` is the next of a member that has begun and ended so many. A group
+ * that collects has one at a time. collects: as above. Errors: STATE. */
+static inline opipe_status opipe_round_check(const char *call,
+                                             const opipe_collective_params *collects,
+                                             uint64_t sequence, uint32_t rank, uint64_t begun,
+                                             uint64_t ended, opipe_error *err) {
+  if (begun != sequence) {
+    return opipe_fail(err, OPIPE_E_STATE, "%s: round %llu where rank %u is at round %llu", call,
+                      (unsigned long long)sequence, rank, (unsigned long long)begun);
+  }
+  if (collects != NULL && ended != sequence) {
+    return opipe_fail(err, OPIPE_E_STATE,
+                      "%s: round %llu of group %llu while round %llu has not ended for rank %u",
+                      call, (unsigned long long)sequence, (unsigned long long)collects->id,
+                      (unsigned long long)ended, rank);
   }
   return OPIPE_OK;
 }
