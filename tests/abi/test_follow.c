@@ -181,7 +181,9 @@ static void test_requests(void) {
 
 /* ---- requests allocate nothing in the steady state ---- */
 
-/* GROWTH: a pool may still grow to its most, where the other process is slow. */
+/* GROWTH: process 0 may send a request before the follower has ended the one before; the first time
+ * that so many are under way, the follower's mailbox, request, results and parcel take memory, and
+ * keep it. */
 enum { WARM = 100, STEADY = 300, GROWTH = 12 };
 
 /* Counts what this process allocates between two numbers of requests that are done. */
