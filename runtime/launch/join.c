@@ -150,7 +150,9 @@ static opipe_status welcome(opi_team *t, opi_connection *link, const opi_hello *
   OPI_TRY(opi_team_say(t, link, OPI_FRAME_WELCOME, err));
   link->rank = h->rank;
   opi_process *m = &t->members[h->rank];
-  *m = (opi_process){.pid = h->pid, .joined = true, .heard_ns = opi_clock_ns()};
+  m->pid = h->pid;
+  m->joined = true;
+  m->heard_ns = opi_clock_ns();
   memcpy(m->boot, h->boot, sizeof m->boot);
   memcpy(m->host, h->host, sizeof m->host);
   if (++t->n_joined == t->place.size)
@@ -205,7 +207,9 @@ opipe_status opi_team_hear_hello(opi_team *t, opi_connection *link, const opi_ch
   if (m->kind != OPI_FRAME_WELCOME || link->rank != OPI_NOBODY)
     return opi_fail(err, OPIPE_E_INVALID, "a second WELCOME");
   link->rank = 0;
-  t->members[0] = (opi_process){.pid = h.pid, .joined = true, .heard_ns = opi_clock_ns()};
+  t->members[0].pid = h.pid;
+  t->members[0].joined = true;
+  t->members[0].heard_ns = opi_clock_ns();
   memcpy(t->members[0].host, h.host, sizeof h.host);
   return OPIPE_OK;
 }

@@ -250,6 +250,7 @@ static opipe_status allocate(opi_team *t, opipe_error *err) {
     return opi_fail_nomem(err, size * sizeof *t->links, "a team");
   for (uint32_t i = 0; i <= t->n_links; ++i)
     opi_connection_clear(&t->links[i]);
+  OPI_TRY(opi_standing_init(t, err));
   OPI_TRY(opi_map_create(a, &t->board.keys, err));
   OPI_TRY(opi_lock_init(&t->lock, err));
   t->has_lock = true;

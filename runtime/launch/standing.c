@@ -28,12 +28,17 @@ void opi_team_untell(opi_team *t, opi_teller *teller) {
   opi_lock_give(&t->lock);
 }
 
-/* Room for the ranks of a process. */
-static bool has_room(opi_team *t, opi_process *of) {
-  if (of->told == NULL)
-    of->told = opi_alloc_zero(t->allocator, OPI_TOLD_MOST, sizeof *of->told);
-  of->n_told = 0;
-  return of->told != NULL;
+/* Room for the ranks of this process, and of those whose heartbeats it hears, for as long as the
+ * team: a heartbeat allocates nothing. */
+opipe_status opi_standing_init(opi_team *t, opipe_error *err) {
+  for (uint32_t r = 0; r < t->place.size; ++r) {
+    if (!opi_team_is_root(t) && r != 0 && r != t->place.rank)
+      continue;
+    t->members[r].told = opi_alloc_zero(t->allocator, OPI_TOLD_MOST, sizeof(opi_told));
+    if (t->members[r].told == NULL)
+      return opi_fail_nomem(err, OPI_TOLD_MOST * sizeof(opi_told), "a team");
+  }
+  return OPIPE_OK;
 }
 
 void opi_standing_release(opi_team *t) {
@@ -43,11 +48,8 @@ void opi_standing_release(opi_team *t) {
 
 void opi_standing_heard(opi_team *t, uint32_t rank, const uint8_t *told, uint32_t n) {
   opi_process *from = &t->members[rank];
-  if (n == 0 || !has_room(t, from)) {
-    from->n_told = 0;
-    return;
-  }
-  memcpy(from->told, told, n * sizeof *from->told);
+  if (n != 0)
+    memcpy(from->told, told, n * sizeof *from->told);
   from->n_told = n;
   for (uint32_t i = 0; i < n; ++i) {
     from->told[i].at[OPI_TOLD_ROOM - 1] = '\0';
@@ -57,10 +59,7 @@ void opi_standing_heard(opi_team *t, uint32_t rank, const uint8_t *told, uint32_
 
 void opi_standing_tell(opi_team *t) {
   opi_process *own = &t->members[t->place.rank];
-  if (t->tellers == NULL || !has_room(t, own)) {
-    own->n_told = 0;
-    return;
-  }
+  own->n_told = 0;
   for (const opi_teller *at = t->tellers; at != NULL && own->n_told < OPI_TOLD_MOST;
        at = at->next) {
     opi_told *first = &own->told[own->n_told];

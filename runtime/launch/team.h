@@ -110,7 +110,7 @@ typedef struct opi_process {
   char at[OPI_AT_ROOM];
   char call[OPI_NAME_ROOM]; /* the last collective call that it came to; "": not known */
   uint32_t n_told;
-  opi_told *told; /* [OPI_TOLD_MOST] its ranks, by the last heartbeat; NULL: none were told */
+  opi_told *told; /* [OPI_TOLD_MOST] its ranks, by the last heartbeat; NULL: it sends none here */
   bool joined, left;
   uint32_t machine;         /* the lowest process of its machine */
   char boot[OPI_BOOT_ROOM]; /* process 0's */
@@ -282,8 +282,9 @@ bool opi_team_may_log(const opi_team *t, uint32_t culprit);
 
 /* ---- standing.c: with the lock held ---- */
 
+opipe_status opi_standing_init(opi_team *t, opipe_error *err); /* when the team is made */
 void opi_standing_tell(opi_team *t); /* asks the tellers of this process */
-/* A heartbeat's ranks; out of memory: none. */
+/* A heartbeat's ranks; rank: process 0, or any at process 0. */
 void opi_standing_heard(opi_team *t, uint32_t rank, const uint8_t *told, uint32_t n);
 void opi_standing_release(opi_team *t);
 /* At process 0, once in a heartbeat: does a session stand still? */

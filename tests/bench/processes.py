@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks as processes, over shared memory and over UCX by TCP: beside two ranks as threads of one process, and beside
-torch.distributed.pipelining over gloo.
+torch.distributed.pipelining over gloo. A message from process to process; a session that follows process 0.
 
 The command's own clock counts: seconds of its steps, or of its stream of requests, set-up left out. Ways take turns in alternating
 order; a round's ratio is that of its turns. Rounds in which others took more than 8 % of a core are left out, unless fewer than three
@@ -16,6 +16,7 @@ import json
 import os
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from inference import Race, machine, show, verdicts_text
 ROWS, SEQ, MICRO = 8, 128, 8
 STEPS, REQUESTS = 3, 24  # of a turn
 THREADS, PROCESSES, UCX, TORCH = "2 threads of a process", "2 processes", "2 processes, UCX over TCP", "torch pipelining, 2 processes"
-AIM_THREADS, AIM_UCX, AIM_TORCH, AIM_HANDOFF_US = 0.97, 0.93, 1.4, 2.0
+AIM_THREADS, AIM_UCX, AIM_TORCH, AIM_HANDOFF_US, AIM_FOLLOW_US = 0.97, 0.93, 1.4, 2.0, 30.0
 TEXT = os.path.join(SOURCE, "tests", "data", "text", "ferry.txt")
 
 
@@ -129,6 +130,22 @@ def handoff():
     return [*lines, "```", ""], [("hand-off of 4 KiB, median us", us, AIM_HANDOFF_US, us < AIM_HANDOFF_US)], us != float("inf")
 
 
+def following():
+    """Lines, and what a submit at process 0 takes longer where the other process follows; both kinds of session take turns in one team."""
+    program = os.path.join(BUILD, "tests", "bench", "bench_follow")
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env=dict(os.environ, OPIPE_SOURCE_DIR=SOURCE, OPIPE_BUILD_DIR=BUILD))
+    found = [[float(n) for n in row] for row in re.findall(r"(?m)^submit (\S+) followed (\S+)  request (\S+) followed (\S+)$", done.stdout)]
+    title = ["## a session that is followed, of two processes, one request at a time", ""]
+    if done.returncode != 0 or not found:
+        return [*title, (done.stderr or done.stdout).strip()[:500], ""], [], False
+    names = ("submit, called by both", "submit, followed", "request until its result, called by both", "request until its result, followed")
+    lines = ["| us, medians of rounds | min / median / max |", "|---|---|"]
+    lines += [f"| {name} | {show([min(column), statistics.median(column), max(column)], 1)} |" for name, column in zip(names, zip(*found))]
+    more = [statistics.median(row[at + 1] - row[at] for row in found) for at in (0, 2)]
+    lines += ["", f"In the same round a followed submit takes {more[0]:.1f} us more, its request {more[1]:.1f} us more, by the medians of {len(found)} rounds.", ""]
+    return [*title, *lines], [("following a submit, us", more[0], AIM_FOLLOW_US, more[0] < AIM_FOLLOW_US)], True
+
+
 def torch_way(args, path, scratch):
     job = {"engine": "torch-pipe", "model": args.model, "rows": ROWS, "seq": SEQ, "stages": 2, "micro": MICRO, "schedule": "1F1B", "path": path,
            "save_at_end": os.path.join(scratch, "torch.npy")}
@@ -162,7 +179,7 @@ def main():
             return measure(args, "1F1B", {**training(path, "1f1b"), TORCH: torch_way(args, path, scratch)})
 
         parts = {"1f1b": pipeline, "chimera": lambda: measure(args, "Chimera", training(path, "chimera")),
-                 "serving": lambda: measure(args, "serving", serving(path)), "handoff": handoff, "links": links}
+                 "serving": lambda: measure(args, "serving", serving(path)), "handoff": handoff, "follow": following, "links": links}
         for name, part in parts.items():
             if args.only and name not in args.only.split(","):
                 continue

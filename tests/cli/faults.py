@@ -27,6 +27,8 @@ FAULTS = {"kill -9": "kill", "SIGSTOP": "stop", "exit 3": "exit3", "exit 0": "ex
 NONE = {("refused open", phase): "a session is opened once, at the start" for phase in PHASES[1:]}
 NONE.update({("refused shape", phase): "the command opens a session for each shape: a refused open" for phase in PHASES})
 NONE.update({("NaN", "start"): "there is no loss yet", ("NaN", "close"): "there is no loss any more"})
+# How messages go over something else than shared memory: of processes, of threads.
+OVER = {None: ([], []), "ucx": (["--transport", "ucx:together=1"], ["--transport", "ucx"])}
 MOVES = r"it was at '|its last call was '|; rank \d+ (in|at) "
 
 
@@ -140,41 +142,43 @@ def steps_saved(folder):
         return 0
 
 
-def bits_under(check, launchers, folder):
-    """train and run under launchers have the bits of threads."""
+def bits_under(check, launchers, folder, over=None):
+    """train and run under launchers have the bits of threads; over: one of OVER."""
     rest = ["--steps", "3", "--ranks", "2", "--json"]
     own = os.path.join(folder, "threads")
-    threads = run(*TRAIN, *rest, "--save", own + "-save")
+    apart, together = OVER[over]
+    threads = run(*TRAIN, *rest, *together, "--save", own + "-save")
 
     def model_of(saved):
         """The weights after one step more, as a file."""
-        again = run(*TRAIN, "--ranks", "2", "--steps", "1", "--resume", saved + "-save", "--save-model", saved + ".onnx")
+        again = run(*TRAIN, "--ranks", "2", "--steps", "1", *together, "--resume", saved + "-save", "--save-model", saved + ".onnx")
         check(again.status == 0, f"{saved}: {again.err}")
         return saved + ".onnx"
 
     model = model_of(own)
-    run("run", GPT, "--ranks", "2", "-o", own)
+    run("run", GPT, "--ranks", "2", *together, "-o", own)
     for name in launchers:
         saved = os.path.join(folder, name)
-        job = Launched(name, 2, *TRAIN, *rest, "--save", saved + "-save")
+        job = Launched(name, 2, *TRAIN, *rest, *apart, "--save", saved + "-save")
         until(lambda: job.main.poll() is not None, 60)
         out = re.sub(r"(?m)^\[rank 0\] ", "", job.text(job.out))
         status, text, _ = job.end()
         check(status == 0 and steps(out) == steps(threads.out), f"{name}, train: {status}: {text}")
         check(filecmp.cmp(model, model_of(saved), shallow=False), f"{name}: weights differ")
-        status, text, _ = Launched(name, 2, "run", GPT, "-o", saved).end()
+        status, text, _ = Launched(name, 2, "run", GPT, *apart, "-o", saved).end()
         names = os.listdir(own)
         check(status == 0 and names and not any(filecmp.cmpfiles(own, saved, names, shallow=False)[1:]), f"{name}, run: {status}: {text}")
 
 
-def launcher_ends(check, name, how, where, victim, folder):
+def launcher_ends(check, name, how, where, victim, folder, over=None):
     """One process ends in this way after a checkpoint: all are gone within 5 s, and the checkpoint loads. where: "outside", by a signal of
     this test."""
-    what = f"{name}, {how} of rank {victim} ({where})"
+    what = f"{name}, {how} of rank {victim} ({where}{', over ' + over if over else ''})"
     saved = os.path.join(folder, f"{name}-{how}-{victim}-{where}".replace(":", "-"))
     words = [*TRAIN, "--ranks", "2", "--steps", "40" if where.startswith("close") else "1000000", "--save", saved, "--save-every", "4"]
     path = {"OPIPE_PLUGIN_PATH": os.path.join(BUILD, "lib", "onnx-pipe") + ":" + PLUGINS}
     fault = {"OPIPE_FAULT": f"{how}@{where}", "OPIPE_FAULT_PROCESS": str(victim)}
+    fault.update({"OPIPE_FAULT_OVER": over} if over else {})
     job = Launched(name, 2, *words, "--transport", "impaired", more=dict(path, **fault))
     began = until(lambda: victim in job.processes() or job.main.poll() is not None, 60)
     if where == "outside" and until(lambda: steps_saved(saved) >= 4 or job.main.poll() is not None, 60):
@@ -188,14 +192,25 @@ def launcher_ends(check, name, how, where, victim, folder):
     check(again.status == 0, f"{what}: the checkpoint does not load: {again.err}")
 
 
+def all_ends(check, launchers, over=None):
+    """Each launcher, each way in which a process may end, in either process."""
+    ways = [("kill", "outside"), *((how, "send:900") for how in ("kill", "exit3", "exit0")), ("exit3", "close:1"), ("exit0", "close:1")]
+    for name in launchers:
+        with tempfile.TemporaryDirectory() as folder:
+            for how, where in ways:
+                for victim in (0, 1):
+                    launcher_ends(check, name, how, where, victim, folder, over)
+
+
 # ---- NaN ----
 
 def lines_of(text):
     return [re.sub(r"\[rank \d+\] |\d+\.\d+ ms", "", line) for line in text.splitlines() if "not finite" in line or "NaN" in line or "nan" in line]
 
 
-def spoil(check, phase, *more):
+def spoil(check, phase, *more, over=None):
     """The loss or norm of a step is not finite: everyone ends as one process does, and nothing is saved over."""
+    apart, together = OVER[over]
     step = 1 if phase == "warm-up" else 3
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(os.path.join(folder, "model.onnx"))
@@ -203,9 +218,9 @@ def spoil(check, phase, *more):
         schedule = "chimera" if phase == "reduction" else "1f1b"
         words = ["train", model, *data, "--batch", "4", "--microbatches", "4", "--steps", "4", "--ranks", "2", "--schedule", schedule, *more]
         saved = [os.path.join(folder, name) for name in ("threads", "processes")]
-        one = run(*words, *(["--save", saved[0], "--save-every", "1"] if phase == "save" else []))
-        ended = Job(2, *words, *(["--save", saved[1], "--save-every", "1"] if phase == "save" else [])).end()
-        what = f"NaN at {phase} {more}"
+        one = run(*words, *together, *(["--save", saved[0], "--save-every", "1"] if phase == "save" else []))
+        ended = Job(2, *words, *apart, *(["--save", saved[1], "--save-every", "1"] if phase == "save" else [])).end()
+        what = f"NaN at {phase} {more}{' over ' + over if over else ''}"
         check(one.status == 1 and lines_of(one.err), f"{what}: threads: {one.status}: {one.err}")
         for rank, (status, text, _) in enumerate(ended):
             check(status == 1, f"{what}, process {rank}: {status}: {text}")
@@ -225,7 +240,7 @@ def try_cases(check, cases, at_once=2, over=None):
         began = time.monotonic()
         reason = None
         if fault == "NaN":
-            spoil(check, phase, *case[2:])
+            spoil(check, phase, *case[2:], over=over)
         else:
             reason = strike(check, fault, phase, case[2] if len(case) > 2 else None, over)
         print(f"SKIP: {reason}" if reason else f"{fault}, {phase}: {time.monotonic() - began:.1f} s", flush=True)

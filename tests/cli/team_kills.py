@@ -10,6 +10,7 @@ import tempfile
 import time
 
 from command import COMMAND
+from faults import OVER
 from team_kit import TRAIN, command, manifest, steps
 
 STEPS = 100  # after which a run starts again from nothing
@@ -48,11 +49,13 @@ def killed_run(words, n, saved, chance):
     return launch.returncode, err, wait
 
 
-def main(n_kills, seed):
+def main(n_kills, seed, over=None):
+    """over: one of OVER, of the processes' messages."""
     chance, wrong, n_saved = random.Random(seed), [], 0
-    print(f"seed {seed}, {n_kills} kills")
+    apart, together = OVER[over]
+    print(f"seed {seed}, {n_kills} kills{', over ' + over if over else ''}")
     words = [*TRAIN, "--ranks", "4", "--bind", "seq=16"]
-    whole = command(*words, "--steps", str(STEPS + 1), "--json")
+    whole = command(*words, *together, "--steps", str(STEPS + 1), "--json")
     if whole.returncode != 0:
         print(whole.stderr)
         return 1
@@ -66,7 +69,7 @@ def main(n_kills, seed):
                 before = 0
             resume = ["--resume", saved] if before else []
             more = ["--steps", str(STEPS - before), "--save", saved, "--save-every", "1", *resume]
-            status, err, wait = killed_run([*words, *more], n, saved, chance)
+            status, err, wait = killed_run([*words, *apart, *more], n, saved, chance)
             after = steps_saved(saved)
             what = f"kill {kill} after {wait:.3f} s, {n} processes, steps {before} to {after}"
             print(what)
@@ -75,10 +78,11 @@ def main(n_kills, seed):
                 wrong.append(f"{what}: status {status}: {err}")
             if after == 0:
                 continue
-            done = command(*words, "--steps", "1", "--resume", saved, "--json")
+            done = command(*words, *together, "--steps", "1", "--resume", saved, "--json")
             if done.returncode != 0 or steps(done) != want[after:after + 1]:
                 wrong.append(f"{what}: resumed: {done.returncode} {done.stderr} {done.stdout[-200:]}")
-        last = command("launch", "-n", "2", "--", *words, "--steps", "1", "--save", saved, *(["--resume", saved] if steps_saved(saved) else []))
+        resume = ["--resume", saved] if steps_saved(saved) else []
+        last = command("launch", "-n", "2", "--", *words, *apart, "--steps", "1", "--save", saved, *resume)
         if last.returncode != 0 or len(os.listdir(saved)) != 5:
             wrong.append(f"the last save leaves {os.listdir(saved)}: {last.stderr}")
     if n_saved == 0:

@@ -5,7 +5,7 @@ all of them within 5 s with a status that is not 0, whether the launcher kills a
 import tempfile
 
 from command import need_command
-from faults import bits_under, launcher_ends
+from faults import all_ends, bits_under
 from team_jobs import LAUNCHERS, Checks, words_of
 
 check = Checks()
@@ -18,11 +18,7 @@ def test_bits_of_threads():
 
 
 def test_ends():
-    for name in HERE:
-        with tempfile.TemporaryDirectory() as folder:
-            for how, where in (("kill", "outside"), ("kill", "send:900"), ("exit3", "send:900"), ("exit0", "send:900"), ("exit3", "close:1"), ("exit0", "close:1")):
-                for victim in (0, 1):
-                    launcher_ends(check, name, how, where, victim, folder)
+    all_ends(check, HERE)
 
 
 need_command()

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=1800 label=full
-"""Teams whose messages all go by UCX over the loopback, or by UCX between pairs that share memory: all of test_team_equal and the faults of
-test_faults_full."""
+"""Teams whose messages all go by UCX over the loopback, or by UCX between pairs that share memory: all of test_team_equal, the faults
+of test_faults_full, the kills of test_team_kills_full and the launchers of test_launchers_full."""
+import random
 import sys
+import tempfile
 
 import equal
 import faults
+import team_kills
 from command import need_command
-from team_jobs import Checks
+from team_jobs import LAUNCHERS, Checks, words_of
 from test_team_equal import CASES
 from test_team_ucx import ALL_BY_UCX, is_there
 
@@ -26,8 +29,20 @@ def test_every_schedule():
 
 
 def test_faults_are_named_in_time():
-    cases = [case for case in faults.all_cases() if case[0] not in ("NaN", "memory cgroup")]
-    faults.try_cases(check, cases, at_once=3, over="ucx")
+    faults.try_cases(check, faults.all_cases(), at_once=3, over="ucx")
+
+
+def test_kills_lose_no_checkpoint():
+    check(team_kills.main(100, random.randrange(1 << 31), over="ucx") == 0, "see above")
+
+
+def test_launchers():
+    here = [name for name in LAUNCHERS if words_of(name, 2)]
+    for missing in set(LAUNCHERS) - set(here):
+        print(f"SKIP: the launcher {missing} is not there")
+    with tempfile.TemporaryDirectory() as folder:
+        faults.bits_under(check, here, folder, over="ucx")
+    faults.all_ends(check, here, over="ucx")
 
 
 need_command()

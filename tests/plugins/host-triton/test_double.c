@@ -380,13 +380,13 @@ static void test_failures_of_the_server_are_survived(void) {
 
 typedef struct caller {
   server *s;
-  int seed, n_bad;
+  int n_pairs, seed, n_bad;
   pthread_t thread;
 } caller;
 
 static void *call_often(void *arg) {
   caller *c = arg;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < c->n_pairs; ++i) {
     tri_request r[2] = {ask(some + (i + c->seed) % 4, 1 + (i + c->seed) % 3, 4), ask(some, 1, 4)};
     tri_request *list[] = {&r[0], &r[1]};
     r[1].is_cancelled = i % 7 == 3;
@@ -404,19 +404,24 @@ static void *call_often(void *arg) {
   return NULL;
 }
 
-static void test_many_threads_stream_through(void) {
+/* Two requests at a time of three shapes from n threads, some of them cancelled. */
+static void call_from(server *s, int n, int n_pairs) {
   caller callers[8];
-  server s;
-  if (!begin(&s, "") || !OPI_ASSERT(load(&s, BATCHES STAGES)))
-    return;
-  for (int i = 0; i < 8; ++i) {
-    callers[i] = (caller){.s = &s, .seed = i};
+  for (int i = 0; i < n; ++i) {
+    callers[i] = (caller){.s = s, .n_pairs = n_pairs, .seed = i};
     OPI_ASSERT_FATAL(pthread_create(&callers[i].thread, NULL, call_often, &callers[i]) == 0);
   }
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < n; ++i) {
     OPI_ASSERT_INT(pthread_join(callers[i].thread, NULL), 0);
     OPI_ASSERT_INT(callers[i].n_bad, 0);
   }
+}
+
+static void test_many_threads_stream_through(void) {
+  server s;
+  if (!begin(&s, "") || !OPI_ASSERT(load(&s, BATCHES STAGES)))
+    return;
+  call_from(&s, 8, 60);
   end(&s);
 }
 
@@ -440,7 +445,7 @@ static void test_ends_wait_for_requests(void) {
 
 /* ---- a team ---- */
 
-enum { IN_TEAM = 60 };
+enum { IN_TEAM = 60, IN_TEAM_THREADS = 4, IN_TEAM_PAIRS = 125 };
 #define IN_A_TEAM(more)                                        \
   ",\"parameters\":{\"team\":{\"string_value\":\"any\"}," more \
   "\"shapes\":{\"string_value\":\"4\"}}"
@@ -470,8 +475,8 @@ static pid_t follow(const char *model) {
   _exit(127);
 }
 
-/* Two models one after the other in a process each of which leads a team; requests of several
- * shapes, joined and alone. */
+/* Requests of several shapes, joined and alone; then a thousand from four threads, some
+ * cancelled. */
 static void test_a_team_follows_the_server(void) {
   static tri_request r[IN_TEAM];
   tri_request *list[IN_TEAM];
@@ -500,6 +505,7 @@ static void test_a_team_follows_the_server(void) {
     OPI_ASSERT(is_right(&r[k]));
     forget(&r[k]);
   }
+  call_from(&s, IN_TEAM_THREADS, IN_TEAM_PAIRS);
   end(&s);
   be_none();
   OPI_ASSERT(waitpid(child, &status, 0) == child);
