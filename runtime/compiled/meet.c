@@ -208,7 +208,8 @@ static opipe_status open_end(opi_compiled *t, uint32_t at, opipe_error *err) {
       .n_regions = t->meets.n_regions[at] == 0 ? 1 : t->meets.n_regions[at]};
   if (rank->event != NULL) {
     OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->ready, err, rank->device));
-    OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->done, err, rank->device));
+    for (uint32_t i = 0; i < OPI_COUNT(end->done); ++i)
+      OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->done[i], err, rank->device));
   }
   return OPI_MAKE_WIRE(s, collective_open, &end->collective, err, rank->endpoint, &params);
 }
@@ -318,7 +319,8 @@ void opi_meets_stop(opi_compiled *t) {
     if (end->collective != NULL)
       s->transport->collective_close(end->collective);
     rank->backend->event_destroy(end->ready);
-    rank->backend->event_destroy(end->done);
+    for (uint32_t k = 0; k < OPI_COUNT(end->done); ++k)
+      rank->backend->event_destroy(end->done[k]);
   }
   t->meets.n_ends = 0;
 }
