@@ -514,7 +514,9 @@ opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
     for (uint32_t m = 0; m < n_mb; ++m)
       place_direct(s, c, m);
   }
+  opi_slots_sum_in_place(s);
   follow_routes(s);
+  opi_slots_follow_sums(s);
   if (s->times->periodic && !s->reference) {
     OPI_TRY(bend(s));
     OPI_TRY(place_all(s, scratch));
