@@ -68,6 +68,17 @@ typedef struct opi_list_meeting {
   uint32_t replica, microbatch;
 } opi_list_meeting;
 
+/* A collect of a meeting between stretches: sums of one type that follow each other, or one value.
+ */
+typedef struct opi_meeting_call {
+  uint32_t kind;       /* OPI_COLLECTIVE_* */
+  uint32_t n;          /* values */
+  uint64_t n_bytes;    /* of the whole: of all sums, of the gathered or scattered tensor */
+  uint64_t most_bytes; /* of a message around a ring */
+} opi_meeting_call;
+/* The call that begins with a value. */
+opi_meeting_call opi_meeting_call_at(const opi_list_meeting *meeting, uint32_t value);
+
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
