@@ -14,6 +14,8 @@ static const struct {
 } WORDS[] = {{'s', OPI_PLAY_SEND},  {'p', OPI_PLAY_POST},    {'w', OPI_PLAY_WAIT},
              {'d', OPI_PLAY_DRAIN}, {'m', OPI_PLAY_RESERVE}, {'c', OPI_PLAY_START},
              {'j', OPI_PLAY_JOIN},  {'b', OPI_PLAY_BATCH}};
+/* By OPI_PLAY_SUM and so on. */
+static const char *const HOWS[OPI_PLAY_HOWS] = {"sum", "gather", "scatter"};
 enum { PIECES_MOST = 1 << 20, LAP_MOST = 1 << 10, ITEMS_MOST = 1 << 28 };
 static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16;
 
@@ -56,7 +58,8 @@ static void write_numbers(opi_text *t, const uint32_t *numbers, uint32_t n) {
   opi_text_puts(t, "]");
 }
 
-/* Training plans only. Barriers have no bytes, updates no stage. */
+/* Training plans, and tensor groups. Barriers have no bytes, updates no stage; a group inside a
+ * stage says of which pass. */
 static void write_groups(opi_text *t, const opi_playlist *l) {
   opi_text_puts(t, ",\n    \"groups\": [");
   for (uint32_t i = 0; i < l->n_groups; ++i) {
@@ -64,6 +67,9 @@ static void write_groups(opi_text *t, const opi_playlist *l) {
     opi_text_puts(t, i == 0 ? "\n      {" : ",\n      {");
     if (g->stage != OPIPE_NONE)
       opi_text_printf(t, "\"stage\": %u, ", g->stage);
+    if (g->each)
+      opi_text_printf(t, "\"pass\": \"%s\", \"how\": \"%s\", ", g->backward ? "B" : "F",
+                      HOWS[g->how]);
     if (!g->waits)
       opi_text_printf(t, "\"bytes\": %" PRIu64 ", ", g->n_bytes);
     opi_text_puts(t, "\"ranks\": ");
@@ -77,14 +83,23 @@ static bool is_message(uint32_t kind) {
   return kind >= OPI_PLAY_SEND && kind <= OPI_PLAY_RESERVE;
 }
 
-static void write_item(opi_text *t, const opi_playlist_item *item) {
+/* Whether it names a group that meets for each micro-batch. */
+static bool is_each(const opi_playlist *l, const opi_playlist_item *item) {
+  return (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) && l->groups[item->at].each;
+}
+
+static bool has_microbatch(const opi_playlist *l, const opi_playlist_item *item) {
+  return item->kind == OPI_PLAY_COMPUTE || is_message(item->kind) || is_each(l, item);
+}
+
+static void write_item(opi_text *t, const opi_playlist *l, const opi_playlist_item *item) {
   char letter = PASSES[item->pass];
   for (size_t i = 0; i < OPI_COUNT(WORDS); ++i)
     letter = WORDS[i].kind == item->kind ? WORDS[i].letter : letter;
   opi_text_printf(t, "%c%u", letter, item->at);
   if (item->replica != 0)
     opi_text_printf(t, ".%u", item->replica);
-  if (item->kind == OPI_PLAY_COMPUTE || is_message(item->kind))
+  if (has_microbatch(l, item))
     opi_text_printf(t, ":%u", item->microbatch);
   if (item->lap != 0)
     opi_text_printf(t, "%+d", item->lap);
@@ -99,14 +114,14 @@ void opi_json_write_playlist(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t, ",\n  \"play\": {\n    \"pieces\": %u", l->n_pieces);
   write_streams(t, l);
   write_works(t, l);
-  if (opi_plan_trains(&plan->decided))
+  if (opi_plan_trains(&plan->decided) || l->n_groups != 0)
     write_groups(t, l);
   opi_text_puts(t, ",\n    \"lists\": [");
   for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank) {
     opi_text_puts(t, rank == 0 ? "\n      \"" : ",\n      \"");
     for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
       opi_text_puts(t, i == l->rank_first[rank] ? "" : " ");
-      write_item(t, &l->items[i]);
+      write_item(t, l, &l->items[i]);
     }
     opi_text_puts(t, "\"");
   }
@@ -275,6 +290,25 @@ static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist
   return OPIPE_OK;
 }
 
+/* The pass and kind of a group inside a stage. */
+static opipe_status read_inside(const reader *r, const json_t *object, opi_playlist_group *out) {
+  const char *pass = NULL, *how = NULL;
+  OPI_TRY(opi_json_get_string(object, WHAT, "pass", &pass, r->err));
+  OPI_TRY(opi_json_get_string(object, WHAT, "how", &how, r->err));
+  out->each = true;
+  out->backward = strcmp(pass, "B") == 0;
+  while (out->how < OPI_PLAY_HOWS && strcmp(how, HOWS[out->how]) != 0)
+    ++out->how;
+  if (out->how < OPI_PLAY_HOWS && !out->waits && out->stage != OPIPE_NONE &&
+      (out->backward || strcmp(pass, "F") == 0))
+    return OPIPE_OK;
+  return opi_fail(
+      r->err, OPIPE_E_INVALID,
+      "%s: group %u: pass '%.8s', how '%.8s'; a group inside a stage has the stage, its "
+      "bytes, pass F or B, and is a sum, gather or scatter",
+      WHAT, r->list->n_groups, pass, how);
+}
+
 static opipe_status read_group(const reader *r, const json_t *object, opi_playlist_group *out) {
   const opi_decision *plan = &r->plan->decided;
   const json_t *ranks = NULL;
@@ -284,6 +318,8 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
     OPI_TRY(read_u32(r, object, "stage", plan->n_stages - 1, &out->stage));
   if (!out->waits)
     OPI_TRY(opi_json_get_u64(object, WHAT, "bytes", BYTES_MOST, &out->n_bytes, r->err));
+  if (json_object_get(object, "pass") != NULL)
+    OPI_TRY(read_inside(r, object, out));
   OPI_TRY(opi_json_get_array(object, WHAT, "ranks", &ranks, r->err));
   if (json_array_size(ranks) == 0 || json_array_size(ranks) > plan->n_ranks) {
     return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u has %zu ranks; it must have 1 to %u",
@@ -295,7 +331,7 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
 static opipe_status read_groups(const reader *r, const json_t *play) {
   opi_playlist *l = r->list;
   const json_t *list = NULL;
-  if (!opi_plan_trains(&r->plan->decided))
+  if (!opi_plan_trains(&r->plan->decided) && json_object_get(play, "groups") == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_json_get_array(play, WHAT, "groups", &list, r->err));
   const size_t n = json_array_size(list);
@@ -373,7 +409,7 @@ static bool take_item(const reader *r, const char *at, const char *end, opi_play
       return false;
     out->replica = (uint16_t)number;
   }
-  if (out->kind == OPI_PLAY_COMPUTE || is_message(out->kind)) {
+  if (has_microbatch(r->list, out)) {
     if (at == end || *at++ != ':' || !take_number(&at, end, plan->n_microbatches - 1, &number))
       return false;
     out->microbatch = number;

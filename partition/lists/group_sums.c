@@ -75,6 +75,23 @@ static void follow_members(opi_listing *l) {
   }
 }
 
+/* Finds the records in front of which ranks wait. */
+static opipe_status list_awaits(opi_listing *l) {
+  const uint32_t n = l->plan->n_actions;
+  opi_group_sums *g = &l->groups;
+  uint32_t *keys = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)n + 1);
+  g->awaited = OPI_ARENA_ARRAY(&l->scratch, uint32_t, (size_t)n + 1);
+  if (keys == NULL || g->awaited == NULL)
+    return opi_fail_nomem(l->err, n * sizeof *keys, "sums");
+  for (uint32_t a = 0; a < n; ++a) {
+    if (g->meeting_at[a] == OPIPE_NONE || l->times.await_at[a] == a)
+      continue;
+    keys[g->n_awaited] = l->times.await_at[a];
+    g->awaited[g->n_awaited++] = a;
+  }
+  return opi_bucket_make(l, keys, g->n_awaited, n, &l->awaits_at);
+}
+
 opipe_status opi_listing_group_sums(opi_listing *l) {
   const opi_piece_plan *plan = l->plan;
   const uint32_t width = opi_plan_width(plan->whole);
@@ -95,5 +112,5 @@ opipe_status opi_listing_group_sums(opi_listing *l) {
     OPI_TRY(add_meeting(l, from, action));
   }
   follow_members(l);
-  return OPIPE_OK;
+  return list_awaits(l);
 }

@@ -47,6 +47,8 @@ typedef struct opi_group_sums {
   uint32_t *meeting_at; /* [n_actions] of odd places; OPIPE_NONE: nothing is summed. NULL: no tensor
                            groups */
   uint32_t room;        /* of all the lists' meetings */
+  uint32_t *awaited;    /* [n_awaited] records that come to meetings */
+  uint32_t n_awaited;
 } opi_group_sums;
 
 typedef struct opi_listing {
@@ -66,6 +68,7 @@ typedef struct opi_listing {
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
   opi_group_sums groups;
+  opi_bucket awaits_at;     /* of groups.awaited, by action; n_actions: none */
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;

@@ -149,16 +149,29 @@ static bool is_listed(const opi_lists *lists, uint32_t meeting) {
   return i > 0;
 }
 
-/* Comes to the sums of an odd place and waits for their results at once. The reference makes them
- * itself with the first record of any member: the stretches before, of all members, have run, and
- * no member has sent or stored results yet. */
+/* Comes to the sums of an odd place, and waits for their results at once if they leave the rank, or
+ * the next record reads them. The reference makes them itself with the first record of any member:
+ * the stretches before, of all members, have run, and no member has sent or stored results yet. */
 static opipe_status add_sums(opi_listing *l, uint32_t a) {
   const uint32_t meeting = l->groups.meeting_at == NULL ? OPIPE_NONE : l->groups.meeting_at[a];
   const opipe_action *action = &l->plan->actions[a];
   if (meeting == OPIPE_NONE || (l->reference && is_listed(l->lists, meeting)))
     return OPIPE_OK;
   OPI_TRY(add(l, OPI_ACT_SUM, action, meeting));
-  return l->reference ? OPIPE_OK : add(l, OPI_ACT_AWAIT, action, meeting);
+  return l->reference || l->times.await_at[a] != a ? OPIPE_OK
+                                                   : add(l, OPI_ACT_AWAIT, action, meeting);
+}
+
+/* Waits for the sums that the record is the first to read. */
+static opipe_status add_awaits(opi_listing *l, uint32_t a) {
+  const opi_bucket *b = &l->awaits_at;
+  if (l->reference || l->groups.meeting_at == NULL)
+    return OPIPE_OK;
+  for (uint32_t i = b->first[a]; i < b->first[a + 1]; ++i) {
+    const uint32_t of = l->groups.awaited[b->items[i]];
+    OPI_TRY(add(l, OPI_ACT_AWAIT, &l->plan->actions[of], l->groups.meeting_at[of]));
+  }
+  return OPIPE_OK;
 }
 
 /* Copies rows from another piece of the instance that cannot be read in place. */
@@ -178,6 +191,7 @@ static opipe_status add_copies(opi_listing *l, uint32_t a) {
 static opipe_status list_action(opi_listing *l, uint32_t a) {
   const opipe_action *action = &l->plan->actions[a];
   const bool first = !l->reference && !l->circle; /* loaded tensors may take a message's memory */
+  OPI_TRY(add_awaits(l, a));
   if (first)
     OPI_TRY(add_drains(l, a, false));
   if (has_cell(l, action, false))

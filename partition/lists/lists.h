@@ -68,6 +68,17 @@ typedef struct opi_list_meeting {
   uint32_t replica, microbatch;
 } opi_list_meeting;
 
+/* A collect of a meeting between stretches: sums of one type that follow each other, or one value.
+ */
+typedef struct opi_meeting_call {
+  uint32_t kind;       /* OPI_COLLECTIVE_* */
+  uint32_t n;          /* values */
+  uint64_t n_bytes;    /* of the whole: of all sums, of the gathered or scattered tensor */
+  uint64_t most_bytes; /* of a message around a ring */
+} opi_meeting_call;
+/* The call that begins with a value. */
+opi_meeting_call opi_meeting_call_at(const opi_list_meeting *meeting, uint32_t value);
+
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
@@ -115,6 +126,8 @@ typedef struct opi_times {
                          its own order; not for streams of requests */
   uint64_t *clock_start, *clock_end; /* [n_actions] ns since all ranks began the mini-batch or the
                                         body; not for streams of requests */
+  uint32_t *await_at; /* [n_actions] of a record at an odd place: the rank's record in front of
+                         which it waits for the sums; itself: at once. NULL: no tensor groups */
   bool periodic; /* times are positions in the own rank's list, not ns: record i of a rank with n
                     records has position i if it works for the next mini-batch, else n + i */
 } opi_times;
@@ -123,6 +136,9 @@ typedef struct opi_times {
  * forever. */
 opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
                              opi_times *out_times, opipe_error *err);
+/* awaits.c: fills await_at: the first record that reads a sum; at once if a sum leaves the rank. */
+opipe_status opi_times_await(const opi_piece_plan *plan, const opi_cut *cut, opi_arena *arena,
+                             opi_times *io_times, opipe_error *err);
 /* An instance of the last stage and the instance of the first to which it gives credits: the k-th
  * micro-batch to leave at one is the k-th to enter at the other. If replicas share micro-batches,
  * each needs all of them. */

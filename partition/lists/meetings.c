@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "loader/ops/collective.h"
+
 static uint32_t member(const opi_list_meeting *meeting, uint32_t rank) {
   uint32_t i = 0;
   while (i < meeting->n_ranks && meeting->ranks[i] != rank)
@@ -110,11 +112,38 @@ static double last_entry(const opi_meetings *m, const opi_list_meeting *meeting,
   return last;
 }
 
+opi_meeting_call opi_meeting_call_at(const opi_list_meeting *meeting, uint32_t value) {
+  const opi_group_value *first = &meeting->values[value];
+  opi_meeting_call call = {.kind = first->kind, .n = 1, .n_bytes = first->n_bytes};
+  if (first->kind != OPI_COLLECTIVE_SUM) {
+    int64_t all = 0, most = 0;
+    for (uint32_t k = 0; k < meeting->n_ranks; ++k) {
+      all += first->parts[k];
+      most = first->parts[k] > most ? first->parts[k] : most;
+    }
+    call.most_bytes = all == 0 ? 0 : first->n_bytes / (uint64_t)all * (uint64_t)most;
+    return call;
+  }
+  for (; value + call.n < meeting->n_values; ++call.n) {
+    const opi_group_value *next = &first[call.n];
+    if (next->kind != first->kind || next->dtype != first->dtype)
+      break;
+    call.n_bytes += next->n_bytes;
+  }
+  call.most_bytes = (call.n_bytes + meeting->n_ranks - 1) / meeting->n_ranks;
+  return call;
+}
+
+/* Around a ring: all but one rank's part is added up, and as many are handed round. */
 static double takes(const opi_meetings *m, const opi_list_meeting *meeting) {
-  const uint64_t n = meeting->n_ranks;
-  return m->link == NULL || meeting->n_bytes == 0
-             ? 0
-             : 2.0 * (double)(n - 1) * (double)opi_link_ns(m->link, (meeting->n_bytes + n - 1) / n);
+  double sum = 0;
+  for (uint32_t i = 0; m->link != NULL && meeting->n_bytes != 0 && i < meeting->n_values;) {
+    const opi_meeting_call call = opi_meeting_call_at(meeting, i);
+    const double rounds = (call.kind == OPI_COLLECTIVE_SUM ? 2.0 : 1.0) * (meeting->n_ranks - 1);
+    sum += rounds * (double)opi_link_ns(m->link, call.most_bytes);
+    i += call.n;
+  }
+  return sum;
 }
 
 /* Makes the rank's next entry count that can; *out_met: the sum that all have come to with it, or

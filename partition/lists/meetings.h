@@ -42,8 +42,8 @@ typedef struct opi_meetings {
 } opi_meetings;
 
 /* Events of the clock from first_event on are those of meetings: n_items * n_meetings. All in
- * `arena`. link: over which n ranks add up by a ring, 2 (n - 1) messages of 1 / n; NULL: untimed.
- */
+ * `arena`. link: of the ring by which n ranks meet, 2 (n - 1) messages of 1 / n for a sum, n - 1 of
+ * the largest part for a gather or scatter; NULL: untimed. */
 opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clock *clock,
                                uint64_t first_event, const opi_link *link, opi_arena *arena,
                                opi_meetings *out, opipe_error *err);

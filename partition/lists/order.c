@@ -364,5 +364,6 @@ opipe_status opi_times_build(const opi_piece_plan *plan, const opi_cut *cut, opi
   }
   t->clock_start = t->start;
   t->clock_end = t->end;
+  OPI_TRY(opi_times_await(plan, cut, arena, t, err));
   return periodic ? place_all(&r, arena) : OPIPE_OK;
 }

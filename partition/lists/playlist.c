@@ -199,6 +199,9 @@ static opipe_status add_step(opi_playlist_maker *m, uint32_t rank, const opi_ste
       return opi_playlist_sums_reduce(m, rank, step);
     case OPI_ACT_UPDATE:
       return opi_playlist_sums_update(m, rank);
+    case OPI_ACT_SUM:
+    case OPI_ACT_AWAIT:
+      return opi_playlist_groups_step(m, step);
     default: /* LOAD, STORE, COPY: no time of their own */
       return is_played(m, step) ? add_message(m, step) : OPIPE_OK;
   }
@@ -263,6 +266,7 @@ static opipe_status make_all(opi_playlist_maker *m) {
   OPI_TRY(make_streams(m));
   if (m->plan->trains)
     OPI_TRY(opi_playlist_sums_make(m));
+  OPI_TRY(opi_playlist_groups_make(m));
   return list_ranks(m);
 }
 

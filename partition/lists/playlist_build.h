@@ -8,8 +8,8 @@
 
 /* Indices of groups; OPIPE_NONE: there is none. */
 typedef struct opi_playlist_sums {
-  uint32_t *stage_group; /* [whole stages] over the replicas */
-  uint32_t *n_come;      /* [whole stages] REDUCEs of the current rank so far */
+  uint32_t *stage_group; /* [whole stages * width] over the replicas, by member */
+  uint32_t *n_come;      /* the same index: REDUCEs of the current rank so far */
   bool *has_tie;         /* [ranks * n_ties] parameters summed at the update, by slots */
   uint32_t *barrier;     /* [ranks] */
   uint32_t n_ties, first_tie, norms;
@@ -30,13 +30,18 @@ typedef struct opi_playlist_maker {
   bool *travels;         /* [messages] sent in the playlist */
   bool *works;           /* [pieces * OPI_PROGRAMS] run by the lists */
   opi_playlist_sums sums;
-  uint32_t room_items, n_items;
+  uint32_t *group_first, *group_calls; /* by a meeting's place, pass and replica: its groups */
+  uint32_t room_items, room_groups, n_items;
   bool twice;
   opipe_error *err;
 } opi_playlist_maker;
 
 /* Appends to the current rank's items. */
 opipe_status opi_playlist_add(opi_playlist_maker *maker, const opi_playlist_item *item);
+
+/* playlist_groups.c. Makes the groups of tensor groups; adds the items of a SUM or AWAIT. */
+opipe_status opi_playlist_groups_make(opi_playlist_maker *maker);
+opipe_status opi_playlist_groups_step(opi_playlist_maker *maker, const opi_step *step);
 
 /* playlist_sums.c. Makes the groups; adds the items of a REDUCE and an UPDATE. */
 opipe_status opi_playlist_sums_make(opi_playlist_maker *maker);
@@ -49,6 +54,14 @@ static inline uint32_t opi_playlist_pieces(const opi_playlist_maker *maker) {
 }
 static inline opi_piece_place opi_playlist_place(const opi_playlist_maker *maker, uint32_t stage) {
   return opi_piece_place_of(maker->plan->whole, stage % opi_playlist_pieces(maker));
+}
+/* Stages by member of their tensor group: those whose parameters a rank has. */
+static inline uint32_t opi_playlist_shards(const opi_playlist_maker *maker) {
+  return maker->plan->n_stages / opi_playlist_pieces(maker) * opi_plan_width(maker->plan->whole);
+}
+static inline uint32_t opi_playlist_shard(const opi_playlist_maker *maker, uint32_t piece) {
+  const uint32_t width = opi_plan_width(maker->plan->whole);
+  return piece / opi_playlist_pieces(maker) * width + piece % width;
 }
 static inline uint32_t opi_playlist_whole_stages(const opi_playlist_maker *maker) {
   return maker->plan->n_stages / opi_playlist_pieces(maker);

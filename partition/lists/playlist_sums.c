@@ -14,8 +14,8 @@
 typedef struct holdings {
   opi_playlist_maker *m;
   uint32_t *n_stages; /* [ranks * params] stages of the rank that read it */
-  bool *reads;        /* [whole stages * params] */
-  bool *at_home;      /* [whole stages * ranks] */
+  bool *reads;        /* [shards * params] a shard: a stage, or a member's part of it */
+  bool *at_home;      /* [shards * ranks] */
   bool *tied;         /* [params] */
   uint32_t *ranks;    /* [ranks] of the current group */
   uint32_t n_trained; /* parameters that at least one rank holds */
@@ -24,19 +24,20 @@ typedef struct holdings {
 static void list_readers(const holdings *h) {
   const opi_playlist_maker *m = h->m;
   const opi_cut *cut = m->cut;
-  const uint32_t n_pieces = opi_playlist_pieces(m), n_ranks = m->plan->n_ranks;
+  const uint32_t n_ranks = m->plan->n_ranks;
   for (uint32_t s = 0; s < m->plan->n_stages; ++s) {
+    const size_t shard = opi_playlist_shard(m, s);
     for (uint32_t kind = 0; kind < cut->n_kinds; ++kind) {
       const opi_program *program = opi_program_of(cut, s, kind);
       for (uint32_t k = 0; k < program->n_params; ++k) {
         const uint32_t slot = program->params[k];
-        h->reads[(size_t)(s / n_pieces) * cut->n_params + slot] = cut->trained[slot];
+        h->reads[shard * cut->n_params + slot] = cut->trained[slot];
       }
     }
     for (uint32_t i = 0; i < m->plan->n_replicas; ++i) {
       const uint32_t rank = opi_piece_rank(m->plan, s, i);
       if (rank != OPIPE_NONE)
-        h->at_home[(size_t)(s / n_pieces) * n_ranks + rank] = true;
+        h->at_home[shard * n_ranks + rank] = true;
     }
   }
 }
@@ -47,7 +48,7 @@ static void judge_param(holdings *h, uint32_t slot) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
   uint32_t n_readers = 0, n_holders = 0;
-  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w) {
+  for (uint32_t w = 0; w < opi_playlist_shards(m); ++w) {
     n_readers += h->reads[(size_t)w * n_params + slot];
     for (uint32_t rank = 0; rank < n_ranks && h->reads[(size_t)w * n_params + slot]; ++rank)
       h->n_stages[(size_t)rank * n_params + slot] += h->at_home[(size_t)w * n_ranks + rank];
@@ -64,11 +65,11 @@ static void judge_param(holdings *h, uint32_t slot) {
 static opipe_status find_holdings(opi_playlist_maker *m, holdings *out) {
   opi_arena *arena = &m->scratch;
   const size_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
-  const size_t n_whole = opi_playlist_whole_stages(m);
+  const size_t n_shards = opi_playlist_shards(m);
   *out = (holdings){.m = m,
                     .n_stages = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks * n_params),
-                    .reads = OPI_ARENA_ARRAY(arena, bool, n_whole *n_params),
-                    .at_home = OPI_ARENA_ARRAY(arena, bool, n_whole *n_ranks),
+                    .reads = OPI_ARENA_ARRAY(arena, bool, n_shards *n_params),
+                    .at_home = OPI_ARENA_ARRAY(arena, bool, n_shards *n_ranks),
                     .tied = OPI_ARENA_ARRAY(arena, bool, n_params),
                     .ranks = OPI_ARENA_ARRAY(arena, uint32_t, n_ranks)};
   if (out->n_stages == NULL || out->reads == NULL || out->at_home == NULL || out->tied == NULL ||
@@ -99,22 +100,22 @@ static opipe_status add_group(const holdings *h, const opi_playlist_group *group
 }
 
 /* Makes the sum over a stage's replicas, if they are on several ranks. */
-static opipe_status make_stage_sum(const holdings *h, uint32_t whole) {
+static opipe_status make_stage_sum(const holdings *h, uint32_t shard) {
   opi_playlist_maker *m = h->m;
   const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
-  opi_playlist_group group = {.stage = whole};
+  opi_playlist_group group = {.stage = shard / opi_plan_width(m->plan->whole)};
   for (uint32_t slot = 0; slot < n_params; ++slot) {
-    if (h->reads[(size_t)whole * n_params + slot] && !h->tied[slot])
+    if (h->reads[(size_t)shard * n_params + slot] && !h->tied[slot])
       group.n_bytes += sum_bytes(h, slot);
   }
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
-    if (h->at_home[(size_t)whole * n_ranks + rank])
+    if (h->at_home[(size_t)shard * n_ranks + rank])
       h->ranks[group.n_ranks++] = rank;
   }
-  m->sums.stage_group[whole] = OPIPE_NONE;
+  m->sums.stage_group[shard] = OPIPE_NONE;
   if (group.n_ranks < 2 || group.n_bytes == 0)
     return OPIPE_OK;
-  m->sums.stage_group[whole] = m->out->n_groups;
+  m->sums.stage_group[shard] = m->out->n_groups;
   return add_group(h, &group);
 }
 
@@ -187,11 +188,12 @@ static opipe_status make_norms(const holdings *h) {
 
 static opipe_status allocate(opi_playlist_maker *m) {
   opi_playlist_sums *sums = &m->sums;
-  const size_t n_ranks = m->plan->n_ranks, n_whole = opi_playlist_whole_stages(m);
-  const size_t n_groups = n_whole + sums->n_ties + n_ranks + 1;
+  const size_t n_ranks = m->plan->n_ranks, n_shards = opi_playlist_shards(m);
+  const size_t n_groups = n_shards + sums->n_ties + n_ranks + 1;
   m->out->groups = OPI_ARENA_ARRAY(m->arena, opi_playlist_group, n_groups);
-  sums->stage_group = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_whole);
-  sums->n_come = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_whole);
+  m->room_groups = (uint32_t)n_groups;
+  sums->stage_group = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_shards);
+  sums->n_come = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_shards);
   sums->has_tie = OPI_ARENA_ARRAY(&m->scratch, bool, n_ranks * sums->n_ties);
   sums->barrier = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_ranks);
   return m->out->groups == NULL || sums->stage_group == NULL || sums->n_come == NULL ||
@@ -206,7 +208,7 @@ opipe_status opi_playlist_sums_make(opi_playlist_maker *m) {
   OPI_TRY(find_holdings(m, &h));
   OPI_TRY(allocate(m));
   m->sums.alone = m->twice && opi_plan_steps_alone(plan->whole);
-  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w)
+  for (uint32_t w = 0; w < opi_playlist_shards(m); ++w)
     OPI_TRY(make_stage_sum(&h, w));
   OPI_TRY(make_ties(&h));
   OPI_TRY(make_barriers(&h));
@@ -241,8 +243,9 @@ static uint32_t reduces_of(const opi_playlist_maker *m, uint32_t rank, uint32_t 
 }
 
 opipe_status opi_playlist_sums_reduce(opi_playlist_maker *m, uint32_t rank, const opi_step *step) {
-  const uint32_t w = step->stage / opi_playlist_pieces(m);
-  if (m->sums.stage_group[w] == OPIPE_NONE || ++m->sums.n_come[w] < reduces_of(m, rank, w))
+  const uint32_t whole = step->stage / opi_playlist_pieces(m);
+  const uint32_t width = opi_plan_width(m->plan->whole), w = whole * width + rank % width;
+  if (m->sums.stage_group[w] == OPIPE_NONE || ++m->sums.n_come[w] < reduces_of(m, rank, whole))
     return OPIPE_OK;
   return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_START,
                                                   .at = m->sums.stage_group[w],
@@ -254,7 +257,7 @@ opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
   const bool norms = sums->norms != OPIPE_NONE;
   if (norms && sums->alone)
     OPI_TRY(add_join(m, sums->norms, -1));
-  for (uint32_t w = 0; w < opi_playlist_whole_stages(m); ++w) {
+  for (uint32_t w = 0; w < opi_playlist_shards(m); ++w) {
     if (sums->n_come[w] > 0)
       OPI_TRY(add_join(m, sums->stage_group[w], 0));
     sums->n_come[w] = 0;
@@ -273,14 +276,16 @@ opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
 /* ---- of a plan that was read ---- */
 
 static bool are_alike(const opi_playlist_group *a, const opi_playlist_group *b) {
-  return a->waits == b->waits && a->stage == b->stage && a->n_ranks == b->n_ranks &&
+  return a->waits == b->waits && a->each == b->each && a->backward == b->backward &&
+         a->how == b->how && a->stage == b->stage && a->n_ranks == b->n_ranks &&
          memcmp(a->ranks, b->ranks, a->n_ranks * sizeof *a->ranks) == 0;
 }
 
 static void describe(const opi_playlist_group *group, char *out_text, size_t room) {
   int n = group->stage == OPIPE_NONE
               ? snprintf(out_text, room, "%s of ranks", group->waits ? "a barrier" : "a sum")
-              : snprintf(out_text, room, "a sum of stage %u, of ranks", group->stage);
+              : snprintf(out_text, room, "a sum %s stage %u, of ranks",
+                         group->each ? "inside" : "of", group->stage);
   for (uint32_t i = 0; i < group->n_ranks && n > 0 && (size_t)n < room; ++i)
     n += snprintf(out_text + n, room - (size_t)n, " %u", group->ranks[i]);
 }

@@ -81,8 +81,12 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
                         .first_action = OPIPE_NONE,
                         .last_action = OPIPE_NONE};
   for (uint32_t p = 0; p < OPI_PHASES; ++p) {
-    if ((cell->readers & 1u << p) != 0)
-      use(o, t, t->phase_action[phases + p]);
+    const uint32_t reader = t->phase_action[phases + p];
+    if ((cell->readers & 1u << p) == 0)
+      continue;
+    use(o, t, reader);
+    if (t->await_at != NULL && opi_piece_sums(s->plan, cell->stage))
+      use(o, t, t->await_at[reader]); /* until the sum has ended */
   }
   if (cell->source == OPI_CELL_REQUEST) {
     o->t0 = t->phase_start[phases + OPI_PHASE_F];
@@ -510,7 +514,9 @@ opipe_status opi_slots_build(opi_slots *s, opi_arena *scratch) {
     for (uint32_t m = 0; m < n_mb; ++m)
       place_direct(s, c, m);
   }
+  opi_slots_sum_in_place(s);
   follow_routes(s);
+  opi_slots_follow_sums(s);
   if (s->times->periodic && !s->reference) {
     OPI_TRY(bend(s));
     OPI_TRY(place_all(s, scratch));

@@ -55,6 +55,10 @@ opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
 opipe_status opi_slots_pack(opi_slots *slots, opi_arena *scratch);
 /* evaluated.c: offsets of outputs that only evaluations make, once all others have their places. */
 opipe_status opi_slots_evaluated(opi_slots *slots, opi_arena *scratch);
+/* group_slots.c: sums of tensor groups made at the place of what they add up. Before lifetimes
+ * follow routes; and behind it, when they are all known. */
+void opi_slots_sum_in_place(opi_slots *slots);
+void opi_slots_follow_sums(opi_slots *slots);
 /* Whether the cell is such an output. The reference shares no memory. */
 static inline bool opi_slots_apart(const opi_slots *slots, uint32_t cell) {
   return !slots->reference && opi_cell_is_evaluated(slots->cut, &slots->cut->cells[cell]);

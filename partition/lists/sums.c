@@ -31,14 +31,11 @@ static int by_last(const void *x, const void *y) {
 /* The action after which an instance's sum stands, or its rank's tail. */
 static uint32_t key_of(const opi_listing *l, uint32_t instance) {
   const opi_piece_plan *plan = l->plan;
-  const uint32_t rank = plan->instance_rank[instance], width = opi_plan_width(plan->whole);
+  const uint32_t rank = plan->instance_rank[instance];
   const uint32_t after = l->reference ? OPIPE_NONE : plan->reduce_after[plan->whole_of[instance]];
-  if (after == OPIPE_NONE || width == 1)
-    return after == OPIPE_NONE ? plan->n_actions + rank : after;
-  /* the last of the record's places, in the member's list */
-  const uint32_t n_places = plan->n_pieces / width;
-  const uint32_t k = after - plan->whole->rank_first[rank - rank % width];
-  return plan->rank_first[rank] + (k + 1) * n_places - 1;
+  if (after == OPIPE_NONE)
+    return plan->n_actions + rank;
+  return plan->last_of == NULL ? after : plan->rank_first[rank] + plan->last_of[after];
 }
 
 /* Whether the piece is the first of its instance, or of a member's. */

@@ -40,7 +40,8 @@ typedef struct opi_playlist_item {
   uint16_t replica; /* COMPUTE; START of a stage's sum */
   uint32_t at; /* COMPUTE: piece; messages: stream; START, JOIN: group; BATCH: number of sends and
                   posts that follow */
-  uint32_t microbatch; /* COMPUTE; messages: identifies one within its stream */
+  uint32_t microbatch; /* COMPUTE; messages: identifies one within its stream; START, JOIN of a
+                          group that meets for each */
 } opi_playlist_item;
 
 /* Messages of one tensor between two instances. */
@@ -60,10 +61,18 @@ typedef struct opi_playlist_work {
   double ns, take_bytes, give_bytes;
 } opi_playlist_work;
 
-/* Ranks that form a sum, or wait for each other, once per mini-batch. */
+/* How members of a tensor group make values together. */
+enum { OPI_PLAY_SUM = 0, OPI_PLAY_GATHER = 1, OPI_PLAY_SCATTER = 2, OPI_PLAY_HOWS };
+
+/* Ranks that form a sum, or wait for each other, once per mini-batch; or a tensor group, once for
+ * each micro-batch. */
 typedef struct opi_playlist_group {
-  uint32_t stage;   /* stage whose gradients are summed; OPIPE_NONE: part of the update */
+  uint32_t stage;   /* stage whose gradients are summed, or that is the tensor group's; OPIPE_NONE:
+                       part of the update */
   bool waits;       /* a barrier: nothing travels */
+  bool each;        /* a tensor group inside a pass of its stage */
+  bool backward;    /* each: of the backward */
+  uint32_t how;     /* OPI_PLAY_*; without each: SUM */
   uint64_t n_bytes; /* of the rank that has most */
   uint32_t *ranks;  /* [n_ranks] without repeats */
   uint32_t n_ranks; /* at least 1 */
@@ -75,7 +84,7 @@ typedef struct opi_playlist {
   opi_playlist_item *items;
   opi_playlist_stream *streams;
   opi_playlist_work *works;   /* by piece, then pass */
-  opi_playlist_group *groups; /* training */
+  opi_playlist_group *groups; /* training; tensor groups */
   uint32_t n_streams, n_works, n_groups;
 } opi_playlist;
 

@@ -78,6 +78,8 @@ typedef struct opi_piece_plan {
   opipe_action *actions;   /* [n_actions] */
   uint32_t n_actions;
   uint32_t *rank_first;   /* [n_ranks + 1] into actions */
+  uint32_t *last_of;      /* [the plan's actions] tensor groups: the record's last place in its
+                             rank's list, from 0; NULL: records have one place */
   uint32_t *reduce_after; /* [instances of the plan] action after which the sum over replicas
                              stands; OPIPE_NONE: at the end of its rank. NULL: there is no sum */
   opi_stage_times times;  /* [n_stages] of the pieces */
@@ -108,6 +110,10 @@ typedef struct opi_cut_model {
   uint32_t n_classes, n_slices;
   uint32_t n_members;  /* of a tensor group; 1: none */
   uint32_t n_places;   /* of a stage; 1: no stretches */
+  uint8_t *sums;       /* [n_stages * n_places] phases in which members make results together there,
+                          bits (1 << OPI_PHASE_*); NULL: no tensor groups */
+  bool *splits;        /* the same index: a whole backward computes I and W apart there: W while the
+                          sum of I's results travels */
   uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases; in tensor
                           groups n_places * n_members */
   uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
@@ -245,6 +251,16 @@ opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options
  * stages of nodes, which count places from then on. Errors: UNSUPPORTED, members whose collectives
  * differ. */
 opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
+/* member_records.c: fills sums and splits from the stretches of the base. */
+opipe_status opi_members_split(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
+/* member_records.c: how many records the plan's record `a` has at the places of its stage. */
+uint32_t opi_member_records_count(const opi_decision *plan, const opi_cut_model *model, uint32_t a);
+/* Writes a member's, in the order in which its rank runs them, from list[*io_n] on, and notes the
+ * last one's index in last_of [the plan's actions] (NULL: not wanted). Returns the records of the
+ * plan that they are: 1; 2 of a pair, which take turns at every sum. */
+uint32_t opi_member_records_add(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
+                                uint32_t member, opipe_action *list, uint32_t *io_n,
+                                uint32_t *last_of);
 /* member_params.c: the parameter table of all members; out_rows [n_members][n_values of the
  * member's graph]: see opi_cut_source. Allocates in the model's arena. */
 opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err);

@@ -91,24 +91,6 @@ static opipe_status place_action(const opi_decision *plan, const opi_cut_model *
   return OPIPE_OK;
 }
 
-/* Adds a record of the view; one of a tensor group's stage, for every place, in the order in which
- * its pass goes through them. */
-static opipe_status add_records(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
-                                uint32_t member, opipe_action *out, opipe_error *err) {
-  const uint32_t n = model->n_places;
-  const bool forward = plan->actions[a].pass == OPIPE_PASS_FORWARD;
-  for (uint32_t i = 0; i < n; ++i) {
-    out[i] = plan->actions[a];
-    OPI_TRY(place_action(plan, model, a, &out[i], err));
-    if (model->n_members == 1)
-      continue;
-    out[i].flags &= ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT; /* pairs run one after the other */
-    const opi_piece_place at = {.member = member, .place = forward ? i : n - 1 - i};
-    out[i].stage += opi_piece_at_place(plan, at);
-  }
-  return OPIPE_OK;
-}
-
 enum { RECORDS_MOST = 1 << 19 }; /* in a body */
 
 static uint32_t common_divisor(uint32_t a, uint32_t b) {
@@ -180,18 +162,49 @@ static uint32_t count_positions(const opi_decision *plan, const opi_cut_model *m
   return slots / common_divisor(slots, least_passes(plan)) * n_turns(plan);
 }
 
+/* The records of one request at all places. */
+static opipe_status count_records(const opi_decision *plan, const opi_cut_model *model,
+                                  uint64_t *out_n, opipe_error *err) {
+  uint64_t n = 0;
+  for (uint32_t a = 0; a < plan->n_actions; ++a) {
+    opipe_action placed = plan->actions[a];
+    OPI_TRY(place_action(plan, model, a, &placed, err));
+    n += model->n_members == 1 ? 1 : opi_member_records_count(plan, model, a);
+  }
+  *out_n = n * model->n_members;
+  return OPIPE_OK;
+}
+
+/* Adds the records of a request to a rank's list. */
+static void add_records(const opi_decision *plan, const opi_cut_model *model, uint32_t from,
+                        uint32_t member, opi_piece_plan *out, uint32_t *io_at) {
+  opipe_action *list = &out->actions[*io_at];
+  uint32_t n = 0;
+  for (uint32_t a = plan->rank_first[from]; a < plan->rank_first[from + 1];) {
+    if (model->n_members > 1) {
+      a += opi_member_records_add(plan, model, a, member, list, &n, out->last_of);
+      continue;
+    }
+    list[n] = plan->actions[a];
+    (void)place_action(plan, model, a, &list[n++], NULL); /* checked */
+    ++a;
+  }
+  *io_at += n;
+}
+
 /* Places every rank's records, one request after the other. */
 static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model,
                                   opipe_error *err) {
   opi_piece_plan *out = &model->piece_plan;
   const uint32_t n = out->n_positions, turns = n_turns(plan), each = plan->n_ranks / turns;
-  const uint32_t width = model->n_members, n_places = model->n_places;
+  const uint32_t width = model->n_members;
+  uint64_t n_each = 0;
   uint32_t at = 0;
   if (plan->actions == NULL || (!opi_plan_trains(plan) && model->cuts[0] == NULL))
     return OPIPE_OK; /* the received tensors decide the number of requests */
   if (turns > 1)
     OPI_TRY(check_turns(plan, err));
-  const uint64_t n_each = (uint64_t)plan->n_actions * width * n_places;
+  OPI_TRY(count_records(plan, model, &n_each, err));
   if ((n > 1 || width > 1) && n_each * n > RECORDS_MOST) {
     return opi_fail(
         err, OPIPE_E_LIMIT,
@@ -199,27 +212,27 @@ static opipe_status place_actions(const opi_decision *plan, opi_cut_model *model
         "all",
         plan->depth, n, (unsigned long long)n_each, RECORDS_MOST);
   }
-  opipe_action *actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, n_each * n);
-  uint32_t *rank_first = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)plan->n_ranks + 1);
-  if (actions == NULL || rank_first == NULL)
+  out->actions = OPI_ARENA_ARRAY(&model->arena, opipe_action, n_each * n);
+  out->rank_first = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)plan->n_ranks + 1);
+  if (width > 1)
+    out->last_of = OPI_ARENA_ARRAY(&model->arena, uint32_t, plan->n_actions);
+  if (out->actions == NULL || out->rank_first == NULL || (width > 1 && out->last_of == NULL))
     return opi_fail_nomem(err, n_each * n * sizeof *plan->actions, "pieces");
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {
     const uint32_t copy = r / each, member = r % width, from = r % each - member;
-    rank_first[r] = at;
+    out->rank_first[r] = at;
     for (uint32_t p = copy; p < n; p += turns) {
-      for (uint32_t a = plan->rank_first[from]; a < plan->rank_first[from + 1]; ++a) {
-        OPI_TRY(add_records(plan, model, a, member, &actions[at], err));
-        for (const uint32_t end = at + n_places; at < end; ++at) {
-          actions[at].rank = r;
-          actions[at].replica = (uint16_t)(actions[at].replica + copy * (plan->n_replicas / turns));
-          actions[at].microbatch += p * plan->n_microbatches;
-        }
+      const uint32_t first = at;
+      add_records(plan, model, from, member, out, &at);
+      for (uint32_t i = first; i < at; ++i) {
+        opipe_action *action = &out->actions[i];
+        action->rank = r;
+        action->replica = (uint16_t)(action->replica + copy * (plan->n_replicas / turns));
+        action->microbatch += p * plan->n_microbatches;
       }
     }
   }
-  rank_first[plan->n_ranks] = at;
-  out->actions = actions;
-  out->rank_first = rank_first;
+  out->rank_first[plan->n_ranks] = at;
   out->n_actions = at;
   out->n_microbatches = plan->n_microbatches * n;
   return OPIPE_OK;

@@ -311,20 +311,27 @@ static opipe_status cut_all(const making *m, const uint32_t *used, const uint32_
   return OPIPE_OK;
 }
 
-/* Every place of a stage uses the stage's programs. */
+/* The programs of a place: its stage's, but for whole backwards that run apart. */
+static uint32_t used_at(const making *m, uint32_t place) {
+  const uint32_t of = m->used[place / m->model->n_places], whole = 1u << OPI_PROGRAM_B;
+  const bool apart = m->model->splits[place] && (of & whole) != 0;
+  return apart ? (of & ~whole) | 1u << OPI_PROGRAM_I | 1u << OPI_PROGRAM_W : of;
+}
+
 static opipe_status cut_members(const making *m, opipe_error *err) {
   opi_cut_model *model = m->model;
   const uint32_t n = m->plan->n_stages;
   const uint32_t **rows = NULL;
   uint32_t *used = NULL;
   OPI_TRY(opi_members_stretch(m->plan, model, err));
+  OPI_TRY(opi_members_split(m->plan, model, err));
   OPI_TRY(opi_members_table(model, &rows, err));
   if (m->used != NULL) {
     used = OPI_ARENA_ARRAY(&model->arena, uint32_t, (size_t)n * model->n_places);
     if (used == NULL)
       return opi_fail_nomem(err, n * model->n_places * sizeof *used, "a cut");
     for (uint32_t i = 0; i < n * model->n_places; ++i)
-      used[i] = m->used[i / model->n_places];
+      used[i] = used_at(m, i);
   }
   return cut_all(m, used, rows, err);
 }

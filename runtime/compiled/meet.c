@@ -23,11 +23,6 @@ static uint64_t elem_bytes(const opi_group_value *v) {
   return opi_dtype_bits(v->dtype) / 8;
 }
 
-/* Values that follow each other and are summed alike make one collect. */
-static bool joins(const opi_group_value *before, const opi_group_value *v) {
-  return v->kind == OPI_COLLECTIVE_SUM && before->kind == v->kind && before->dtype == v->dtype;
-}
-
 /* Regions of the value's longer list. */
 static uint64_t regions_of(const opi_list_meeting *m, const opi_group_value *v) {
   return v->kind == OPI_COLLECTIVE_SUM || v->outer == 1 ? 1 : v->outer * m->n_ranks;
@@ -136,14 +131,12 @@ static opipe_status make_calls(const meet_maker *k, opi_meet *meet) {
     return opi_fail_nomem(k->err, m->n_values * sizeof *meet->calls, "sums");
   for (uint32_t i = 0; i < m->n_values;) {
     opipe_collect *call = &meet->calls[meet->n_calls++];
-    uint32_t n = 1;
-    while (i + n < m->n_values && joins(&m->values[i], &m->values[i + n]))
-      ++n;
+    const uint32_t n = opi_meeting_call_at(m, i).n;
     *call = (opipe_collect){.struct_size = (uint32_t)OPIPE_END(opipe_collect, done),
                             .dtype = m->values[i].dtype};
     OPI_TRY(m->values[i].kind == OPI_COLLECTIVE_SUM ? make_summed(k, &m->values[i], n, call)
                                                     : make_parted(k, &m->values[i], call));
-    i += m->values[i].kind == OPI_COLLECTIVE_SUM ? n : 1;
+    i += n;
   }
   return OPIPE_OK;
 }
@@ -175,12 +168,10 @@ static void note_most(opi_meets *meets, const opi_group_end *end, const opi_list
   const uint32_t at = (uint32_t)(end - meets->ends);
   for (uint32_t i = 0; i < m->n_values;) {
     uint64_t n_bytes = 0, n_regions = 0;
-    const uint32_t first = i;
-    do {
+    for (const uint32_t stop = i + opi_meeting_call_at(m, i).n; i < stop; ++i) {
       n_bytes += opi_meet_values(m, &m->values[i]) * elem_bytes(&m->values[i]);
       n_regions += regions_of(m, &m->values[i]);
-      ++i;
-    } while (i < m->n_values && joins(&m->values[first], &m->values[i]));
+    }
     meets->n_bytes[at] = n_bytes > meets->n_bytes[at] ? n_bytes : meets->n_bytes[at];
     if (n_regions > meets->n_regions[at])
       meets->n_regions[at] = n_regions < UINT32_MAX ? (uint32_t)n_regions : UINT32_MAX;
@@ -208,7 +199,8 @@ static opipe_status open_end(opi_compiled *t, uint32_t at, opipe_error *err) {
       .n_regions = t->meets.n_regions[at] == 0 ? 1 : t->meets.n_regions[at]};
   if (rank->event != NULL) {
     OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->ready, err, rank->device));
-    OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->done, err, rank->device));
+    for (uint32_t i = 0; i < OPI_COUNT(end->done); ++i)
+      OPI_TRY(OPI_MAKE_RANK(rank, event_create, &end->done[i], err, rank->device));
   }
   return OPI_MAKE_WIRE(s, collective_open, &end->collective, err, rank->endpoint, &params);
 }
@@ -318,7 +310,8 @@ void opi_meets_stop(opi_compiled *t) {
     if (end->collective != NULL)
       s->transport->collective_close(end->collective);
     rank->backend->event_destroy(end->ready);
-    rank->backend->event_destroy(end->done);
+    for (uint32_t k = 0; k < OPI_COUNT(end->done); ++k)
+      rank->backend->event_destroy(end->done[k]);
   }
   t->meets.n_ends = 0;
 }

@@ -17,7 +17,11 @@
 /* A rank's end of a group. Its thread writes it. */
 typedef struct opi_group_end {
   opipe_collective *collective; /* NULL: not open, as in the reference */
-  opipe_event *ready, *done;    /* NULL: the device is synchronous */
+  opipe_event *ready;           /* NULL: the device is synchronous */
+  opipe_event *done[2];         /* of collects in turn, so that a rank may wait for one while the
+                                   next travels; NULL: the same */
+  uint64_t due[2];              /* 1 + the collect whose `done` its queue does not wait for yet; 0:
+                                   none */
   const uint32_t *ranks;        /* [n_ranks] members in their order */
   uint32_t n_ranks;
   uint64_t round;          /* collects that have ended */
@@ -30,6 +34,7 @@ typedef struct opi_meet {
   opi_group_end *end;   /* NULL: the rank is not here */
   opipe_collect *calls; /* [n_calls] without events */
   uint32_t n_calls;
+  uint64_t over; /* collects of its group that had ended with its last one */
 } opi_meet;
 
 /* A sum that a rank has come to and that has not ended for it. */

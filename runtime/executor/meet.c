@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums over tensor groups. SUM notes that the rank has come; the collect starts as soon as the
  * rank's earlier ones have ended, and goes on between its other steps, so that nobody waits for a
- * rank that waits elsewhere. AWAIT waits until the sum has ended. They run for failed requests,
- * too: the other members need this one.
+ * rank that waits elsewhere. AWAIT waits until the sum has ended, and makes the device wait for its
+ * values: not earlier, since what the rank queues meanwhile need not wait. They run for failed
+ * requests, too: the other members need this one.
  */
 #include <string.h>
 
@@ -21,27 +22,40 @@ static opipe_status make_ready(opi_rank *rank, opi_coming *c, opipe_error *err) 
   return OPI_ASK_RANK(rank, event_record, err, rank->queue, c->meet->end->ready);
 }
 
+/* Makes the rank's queue wait for values of collects before number `before`. */
+static opipe_status wait_for(opi_rank *rank, opi_group_end *end, uint64_t before,
+                             opipe_error *err) {
+  for (uint32_t i = 0; i < OPI_COUNT(end->done); ++i) {
+    if (end->due[i] == 0 || end->due[i] > before)
+      continue;
+    OPI_TRY(OPI_ASK_RANK(rank, event_wait, err, rank->queue, end->done[i]));
+    end->due[i] = 0;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status give(opi_rank *rank, opi_coming *c, opipe_error *err) {
-  const opi_group_end *end = c->meet->end;
+  opi_group_end *end = c->meet->end;
   opipe_collect what = c->meet->calls[c->call];
   what.ready = end->ready;
-  what.done = end->done;
+  what.done = end->done[end->round % OPI_COUNT(end->done)];
   OPI_TRY(make_ready(rank, c, err));
+  if (end->round >= OPI_COUNT(end->done)) /* the event is recorded again */
+    OPI_TRY(wait_for(rank, end, end->round - OPI_COUNT(end->done) + 1, err));
   const opipe_status status =
       OPI_POLL_WIRE(rank->setup, collect, err, end->collective, end->round, &what);
   c->given = status == OPIPE_OK;
   return status;
 }
 
-/* Makes the rank's queue wait for the values. */
-static opipe_status end_call(opi_rank *rank, opi_coming *c, opipe_error *err) {
+static void end_call(opi_coming *c) {
   opi_group_end *end = c->meet->end;
-  if (end->done != NULL)
-    OPI_TRY(OPI_ASK_RANK(rank, event_wait, err, rank->queue, end->done));
+  const uint32_t at = end->round % OPI_COUNT(end->done);
   ++end->round;
+  end->due[at] = end->done[at] == NULL ? 0 : end->round;
   ++c->call;
+  c->meet->over = end->round;
   c->asked = c->given = false;
-  return OPIPE_OK;
 }
 
 /* Carries on with the coming's collects. OPIPE_PENDING: others are awaited. */
@@ -52,10 +66,9 @@ static opipe_status carry_on(opi_rank *rank, opi_coming *c, opipe_error *err) {
       status = OPI_POLL_WIRE(rank->setup, collect_test, err, c->meet->end->collective,
                              c->meet->end->round);
     }
-    if (status == OPIPE_OK)
-      status = end_call(rank, c, err);
     if (status != OPIPE_OK)
       return status;
+    end_call(c);
   }
   return OPIPE_OK;
 }
@@ -106,9 +119,10 @@ opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *e
   if (step->route == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
-  return is_coming(all, opi_meet_at(opi_compiled_at(rank), step->route, rank->index))
-             ? OPIPE_PENDING
-             : OPIPE_OK;
+  opi_meet *meet = opi_meet_at(opi_compiled_at(rank), step->route, rank->index);
+  if (is_coming(all, meet))
+    return OPIPE_PENDING;
+  return wait_for(rank, meet->end, meet->over, err);
 }
 
 /* How many sums has a member come to? UINT64_MAX: it is in another session. */

@@ -360,6 +360,23 @@ static void check_training_table(const bench *b, uint32_t width) {
   }
 }
 
+/* While a gradient is summed, the rank computes gradients of weights. A sum lies where the rank's
+ * own values were. */
+static void check_behind(const bench *b, const opi_step *step, bool computes) {
+  const opi_lists *l = b->lists;
+  const opi_group_value *value = &l->meetings[step->route].values[0];
+  const uint32_t member = step->stage % opi_plan_width(&b->plan);
+  uint32_t n = 1, n_computed = 0;
+  OPI_ASSERT_INT(l->offsets[value->in_cell[member]], l->offsets[value->out_cell[member]]);
+  for (; step[n].kind != OPI_ACT_AWAIT; ++n) {
+    OPI_ASSERT_FATAL(step + n < l->steps + l->n_steps);
+    OPI_ASSERT(step[n].kind != OPI_ACT_COMPUTE || step[n].pass == OPI_PROGRAM_W);
+    n_computed += step[n].kind == OPI_ACT_COMPUTE;
+  }
+  OPI_ASSERT_INT(step[n].route, step->route);
+  OPI_ASSERT_INT(n_computed, computes);
+}
+
 /* Forward, a sum behind every block; backward, one in front of every block but the first. */
 static void test_a_group_trains(void) {
   enum { WIDTH = 5, SUMS = 2 * BLOCKS - 1 }; /* some have one feature */
@@ -380,6 +397,7 @@ static void test_a_group_trains(void) {
       const bool backward = i >= BLOCKS / STAGES;
       OPI_ASSERT_INT(step->route, sum_of(l, stage * WIDTH, i)->route);
       OPI_ASSERT_INT(meeting->pass, backward ? OPI_PROGRAM_B : OPI_PROGRAM_F);
+      check_behind(&b, step, backward);
       OPI_ASSERT_INT(meeting->values[0].inner, ROWS * HIDDEN);
       OPI_ASSERT(i % (BLOCKS / STAGES) == 0 ||
                  (backward ? meeting->place < last_place : meeting->place > last_place));
@@ -392,6 +410,31 @@ static void test_a_group_trains(void) {
   for (uint32_t i = 0; i < b.lists->n_steps; ++i)
     n_sums += b.lists->steps[i].kind == OPI_ACT_SUM;
   OPI_ASSERT_INT(n_sums, SUMS);
+  close_bench(&b);
+}
+
+/* Of 7 sums on the longest path, the 4 of forwards take time; gradients of weights hide the others.
+ */
+static void test_gradients_of_weights_hide_sums(void) {
+  enum { LATENCY = 20, EXPOSED = BLOCKS, MESSAGES = 2 };
+  double input_ns[STAGES] = {1000, 1000}, weight_ns[STAGES] = {1000, 1000};
+  bench b;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_replay_result fast = {0}, slow = {0};
+  open_bench(&b, 2, true);
+  b.times.input_ns = input_ns;
+  b.times.weight_ns = weight_ns;
+  OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+  OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err);
+  const opi_cut *cut = b.model->cuts[0];
+  OPI_ASSERT_OK(
+      opi_lists_replay(&b.model->piece_plan, b.lists, cut, 1, opi_allocator_system(), &fast, &err),
+      &err);
+  b.plan.link.latency_ns = LATENCY;
+  OPI_ASSERT_OK(
+      opi_lists_replay(&b.model->piece_plan, b.lists, cut, 1, opi_allocator_system(), &slow, &err),
+      &err);
+  OPI_ASSERT_INT(slow.request_ns - fast.request_ns, (2 * EXPOSED + MESSAGES) * LATENCY);
   close_bench(&b);
 }
 
@@ -460,5 +503,6 @@ static void test_refusals_name_both_numbers(void) {
 
 OPI_TEST_MAIN("tensor groups", OPI_TEST(test_a_group_is_planned_and_proven),
               OPI_TEST(test_sums_take_time), OPI_TEST(test_the_reference_adds_up_once),
-              OPI_TEST(test_a_group_trains), OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
+              OPI_TEST(test_a_group_trains), OPI_TEST(test_gradients_of_weights_hide_sums),
+              OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
               OPI_TEST(test_refusals_name_both_numbers))

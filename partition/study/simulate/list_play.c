@@ -21,7 +21,9 @@ typedef struct builder {
   uint32_t *batch;   /* [n_ops] mini-batch */
   uint32_t *work_at; /* [pieces * OPI_PROGRAMS] OPIPE_NONE: none */
   message *messages; /* [n_messages] of a body, by stream and micro-batch */
-  uint32_t *come;    /* [groups] last mini-batch + 1 for which the current rank came to it */
+  uint32_t
+      *group_first; /* [groups + 1] their meetings in a body: one, or one for each micro-batch */
+  uint32_t *come;   /* [meetings] last mini-batch + 1 for which the current rank came to it */
   uint32_t n_ops, room_ops, room_batch, n_messages, n_items, n_batches;
   bool twice; /* double-buffered weights */
   opipe_error *err;
@@ -152,32 +154,62 @@ static opipe_status add_end(builder *b, uint32_t rank, uint32_t body, uint32_t i
 
 /* ---- groups ---- */
 
-/* Makes a collective of each group in every mini-batch. */
+static uint32_t n_meetings(const builder *b) {
+  return b->group_first[b->list->n_groups];
+}
+
+static opipe_status number_meetings(builder *b) {
+  const opi_playlist *l = b->list;
+  uint64_t n = 0;
+  b->group_first = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)l->n_groups + 1);
+  if (b->group_first == NULL)
+    return opi_fail_nomem(b->err, l->n_groups * sizeof *b->group_first, "a simulation");
+  for (uint32_t g = 0; g < l->n_groups; ++g) {
+    n += l->groups[g].each ? b->plan->n_microbatches : 1;
+    if (n * b->n_batches > UINT32_MAX / 2)
+      return opi_fail(b->err, OPIPE_E_LIMIT, "a simulation of %u groups", l->n_groups);
+    b->group_first[g + 1] = (uint32_t)n;
+  }
+  b->come = OPI_ARENA_ARRAY(b->arena, uint32_t, (size_t)n);
+  return b->come == NULL ? opi_fail_nomem(b->err, n * sizeof *b->come, "a simulation") : OPIPE_OK;
+}
+
+static opi_play_group make_group(const opi_playlist_group *from, uint32_t algorithm,
+                                 uint32_t first) {
+  static const uint32_t ops[OPI_PLAY_HOWS] = {OPI_OP_ALL_REDUCE, OPI_OP_ALL_GATHER,
+                                              OPI_OP_REDUCE_SCATTER};
+  return (opi_play_group){.op = ops[from->how],
+                          .algorithm = from->waits ? 0 : algorithm,
+                          .times = from->waits ? 0 : 1,
+                          .n_bytes = from->n_bytes,
+                          .first = first,
+                          .n_lists = from->n_ranks,
+                          .over_tensor = from->each};
+}
+
+/* Makes the collectives of each group in every mini-batch. */
 static opipe_status make_groups(builder *b, uint32_t algorithm) {
   const opi_playlist *l = b->list;
-  const size_t n = (size_t)l->n_groups * b->n_batches;
   uint32_t n_members = 0, at = 0;
+  OPI_TRY(number_meetings(b));
+  const size_t n = (size_t)n_meetings(b) * b->n_batches;
   for (uint32_t g = 0; g < l->n_groups; ++g)
     n_members += l->groups[g].n_ranks;
   opi_play_group *groups = OPI_ARENA_ARRAY(b->arena, opi_play_group, l->n_groups);
   uint32_t *members = OPI_ARENA_ARRAY(b->arena, uint32_t, n_members);
   uint32_t *of = OPI_ARENA_ARRAY(b->arena, uint32_t, n);
-  b->come = OPI_ARENA_ARRAY(b->arena, uint32_t, l->n_groups);
-  if (groups == NULL || members == NULL || of == NULL || b->come == NULL)
+  if (groups == NULL || members == NULL || of == NULL)
     return opi_fail_nomem(b->err, n * sizeof *of, "a simulation");
   for (uint32_t g = 0; g < l->n_groups; ++g) {
     const opi_playlist_group *from = &l->groups[g];
-    groups[g] = (opi_play_group){.op = OPI_OP_ALL_REDUCE,
-                                 .algorithm = from->waits ? 0 : algorithm,
-                                 .times = from->waits ? 0 : 1,
-                                 .n_bytes = from->n_bytes,
-                                 .first = at,
-                                 .n_lists = from->n_ranks};
+    groups[g] = make_group(from, algorithm, at);
     for (uint32_t i = 0; i < from->n_ranks; ++i)
       members[at++] = from->ranks[i];
+    for (uint32_t k = b->group_first[g]; k < b->group_first[g + 1]; ++k) {
+      for (uint32_t i = 0; i < b->n_batches; ++i)
+        of[(size_t)i * n_meetings(b) + k] = g;
+    }
   }
-  for (size_t c = 0; c < n; ++c)
-    of[c] = (uint32_t)(c % l->n_groups);
   b->play->groups = groups;
   b->play->n_groups = l->n_groups;
   b->play->group_lists = members;
@@ -194,24 +226,26 @@ static bool is_member(const opi_playlist_group *group, uint32_t rank) {
   return false;
 }
 
-/* A rank comes to a group of its own once in a mini-batch, and later joins it. */
+/* A rank comes to a meeting of its group once in a mini-batch, and later joins it. */
 static opipe_status add_collective(builder *b, uint32_t rank, uint32_t body, uint32_t i) {
   const opi_playlist_item *item = &b->list->items[i];
+  const opi_playlist_group *group = &b->list->groups[item->at];
+  const uint32_t meeting = b->group_first[item->at] + (group->each ? item->microbatch : 0);
   const bool starts = item->kind == OPI_PLAY_START;
   uint32_t batch = 0;
   if (!batch_of(b, body, item, &batch))
     return OPIPE_OK;
-  const uint32_t come = b->come[item->at];
-  if (!is_member(&b->list->groups[item->at], rank) || (starts ? come > batch : come < batch + 1)) {
+  const uint32_t come = b->come[meeting];
+  if (!is_member(group, rank) || (starts ? come > batch : come < batch + 1)) {
     return opi_fail(b->err, OPIPE_E_INVALID, "rank %u %s group %u, %s", rank,
                     starts ? "comes to" : "waits for", item->at,
-                    !is_member(&b->list->groups[item->at], rank) ? "in which it has no part"
-                    : starts                                     ? "to which it has come already"
-                                                                 : "to which it has not come");
+                    !is_member(group, rank) ? "in which it has no part"
+                    : starts                ? "to which it has come already"
+                                            : "to which it has not come");
   }
   if (starts)
-    b->come[item->at] = batch + 1;
-  return add_op(b, item->kind, batch * b->list->n_groups + item->at, i, batch);
+    b->come[meeting] = batch + 1;
+  return add_op(b, item->kind, batch * n_meetings(b) + meeting, i, batch);
 }
 
 /* ---- items ---- */
@@ -294,8 +328,8 @@ static opipe_status build(builder *b, const opi_order_play *how) {
   for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     first[rank] = b->n_ops;
     device[rank] = how->device == NULL ? rank : how->device[rank];
-    for (uint32_t g = 0; g < b->list->n_groups; ++g)
-      b->come[g] = 0;
+    for (uint32_t k = 0; k < n_meetings(b); ++k)
+      b->come[k] = 0;
     OPI_TRY(build_rank(b, rank));
   }
   first[n_ranks] = b->n_ops;
@@ -307,8 +341,16 @@ static opipe_status build(builder *b, const opi_order_play *how) {
 
 /* ---- labels ---- */
 
+static bool is_each(const builder *b, const opi_playlist_item *item) {
+  return (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) &&
+         b->list->groups[item->at].each;
+}
+
 /* A batch has the label of its first item. */
 static opi_do label_of(const builder *b, const opi_playlist_item *item) {
+  static const uint8_t group_kinds[OPI_PLAY_HOWS][2] = {{OPI_DO_SUM_F, OPI_DO_SUM_B},
+                                                        {OPI_DO_GATHER_F, OPI_DO_GATHER_B},
+                                                        {OPI_DO_SCATTER_F, OPI_DO_SCATTER_B}};
   static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
   if (item->kind == OPI_PLAY_BATCH)
     ++item;
@@ -321,6 +363,10 @@ static opi_do label_of(const builder *b, const opi_playlist_item *item) {
     label.kind = passes[item->pass];
     label.stage = item->at / b->list->n_pieces;
     label.slice = (uint16_t)opi_piece_place_of(b->plan, item->at % b->list->n_pieces).slice;
+  } else if (is_each(b, item)) {
+    const opi_playlist_group *g = &b->list->groups[item->at];
+    label.kind = group_kinds[g->how][g->backward];
+    label.stage = g->stage;
   } else if (item->kind == OPI_PLAY_START || item->kind == OPI_PLAY_JOIN) {
     const uint32_t stage = b->list->groups[item->at].stage;
     const bool sums = item->kind == OPI_PLAY_START && stage != OPIPE_NONE;

@@ -11,7 +11,7 @@
 #include "partition/study/simulate/plan_play.h"
 
 enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 12, IN_FLIGHT = 11, CLASSES = 32 };
-static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, NEAR = 0.015;
+static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, PROGRAM_MS = 4, NEAR = 0.015;
 
 /* Cuts of llama_8block, and of gpt_8block whose embedding is its head; NULL: where the planner
  * cuts, which leaves a stage without a node. */
@@ -31,6 +31,7 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"interleaved:chunks=2", "blocking", QUARTERS, 2, 2, 8, 1, 3000, 2e6, .unequal = true},
     {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .follow = true},
     {"1f1b", "tag", TIED, 4, 1, 8, 1, 1000, 1e6, .tied = true},
+    {"gpipe", "tag", NULL, 2, 1, 2, 1, 1000, 4e6, .tensor = 2},
     {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 3000, 1e6, .unequal = true},
     {"interleaved:chunks=2", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 0},
     {"zb-h1", "tag", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
@@ -50,7 +51,10 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"chimera", "tag", TIED, 4, 1, 8, 1, 2000, 2e6, .tied = true},
     {"1f1b", "tag", THIRDS, 3, 1, 8, 2, 4000, 1e6, .unequal = true},
     {"1f1b", "tag", QUARTERS, 4, 1, 4, 1, 1000, 2e6, .follow = true},
-    {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .clips = true, .follow = true}};
+    {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .clips = true, .follow = true},
+    {"dualpipev", "tag", QUARTERS, 4, 2, 4, 1, 1000, 2e6, .tensor = 2},
+    {"zb-h1", "blocking", HALVES, 4, 1, 4, 1, 500, 4e6, .tensor = 2},
+    {"1f1b", "tag", HALVES, 4, 1, 4, 2, 500, 4e6, .tensor = 2}};
 
 typedef struct trial {
   kit k;
@@ -80,12 +84,15 @@ static void describe(trial *t, const simulated_case *c) {
   static const char *const keys[] = {"forward_us", "backward_input_us", "backward_weight_us"};
   static const double weights[] = {0.6, 1.3, 1, 0.9, 1.5, 0.8};
   const double all[] = {FORWARD_MS, INPUT_MS, WEIGHT_MS};
-  const uint32_t n = c->n_ranks * c->chunks;
+  const uint32_t n = c->n_ranks / (c->tensor == 0 ? 1 : c->tensor) * c->chunks;
   int at = snprintf(t->device, TEXT, "compute=off");
+  if (c->tensor != 0) /* a stage's stretches have no times of their own */
+    at += snprintf(t->device + at, TEXT - (size_t)at, ",time_us=%.0f", PROGRAM_MS * 1e3);
   for (uint32_t p = 0; p < 3; ++p) {
     for (uint32_t s = 0; s < n; ++s)
       t->ms[p][s] = all[p] / c->chunks * (c->unequal ? weights[s % OPI_COUNT(weights)] : 1);
-    at += put_times(t->device + at, TEXT - (size_t)at, keys[p], t->ms[p], n);
+    if (c->tensor == 0)
+      at += put_times(t->device + at, TEXT - (size_t)at, keys[p], t->ms[p], n);
   }
   t->costs = (opi_costs){
       .stage_forward = t->ms[0], .stage_input = t->ms[1], .stage_weight = t->ms[2], .n_stages = n};
@@ -109,6 +116,7 @@ static void open_trial(trial *t, const simulated_case *c) {
       .schedule = c->schedule,
       .cut = c->cut,
       .n_ranks = c->n_ranks * c->replicas,
+      .tensor = c->tensor,
       .n_microbatches = c->n_microbatches * c->replicas,
       .stages = &t->costs,
       .device = "emulated",
@@ -126,6 +134,13 @@ static void open_trial(trial *t, const simulated_case *c) {
       c->tied ? "tests/data/gpt_8block/model.onnx" : "tests/data/llama_8block/model.onnx";
   OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source(model), 16, 8), &t->k.err);
   OPI_ASSERT_OK_FATAL(kit_plan(&t->k, &t->plan), &t->k.err);
+}
+
+/* Programs of tensor groups take the device's time, whatever their share of the stage's. */
+static void time_programs(trial *t, const simulated_case *c) {
+  const opi_playlist *play = t->k.plan->predicted.play;
+  for (uint32_t i = 0; i < play->n_works && c->tensor != 0; ++i)
+    play->works[i].ns = play->works[i].ns > 0 ? PROGRAM_MS * 1e6 : 0;
 }
 
 static void simulate(trial *t) {
@@ -201,6 +216,7 @@ void simulated_run(const simulated_case *c) {
   double best = INFINITY, first = 0;
   OPI_ASSERT_FATAL(t != NULL);
   open_trial(t, c);
+  time_programs(t, c);
   simulate(t);
   OPI_ASSERT_OK_FATAL(kit_session(&t->k, 0, &session), &t->k.err);
   OPI_ASSERT_OK_FATAL(kit_batch_random(&t->k, &t->plan, CLASSES, 3, &batch), &t->k.err);

@@ -13,14 +13,16 @@ typedef struct simulated_case {
   uint32_t n_ranks, chunks, n_microbatches, replicas; /* ranks of one copy; stages of a rank */
   double latency_us, bandwidth; /* bytes per second of every stream, and of a rank's sums */
   bool unequal;                 /* stages take different times */
-  bool clips;  /* double-buffered: by a norm of all ranks, which wait for each other
-                  at every update */
-  bool follow; /* mini-batches are given one behind the other, not alone */
-  bool tied;   /* the first stage and the last read one parameter */
+  bool clips;      /* double-buffered: by a norm of all ranks, which wait for each other
+                      at every update */
+  bool follow;     /* mini-batches are given one behind the other, not alone */
+  bool tied;       /* the first stage and the last read one parameter */
+  uint32_t tensor; /* members of a tensor group, counted in n_ranks; every program takes one time;
+                      0: none */
 } simulated_case;
 
 /* The first SIMULATED_COVER have one of every kind. */
-enum { SIMULATED_CASES = 27, SIMULATED_COVER = 7 };
+enum { SIMULATED_CASES = 31, SIMULATED_COVER = 8 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
 /* By the plan's own clock, which knows nothing of sums over ranks, and played, in ns. */

@@ -22,9 +22,12 @@ static void test_lists_are_played_to_the_plans_times(void) {
     const bool sums = c->replicas > 1 || c->tied || strncmp(c->schedule, "chimera", 7) == 0;
     double planned = 0, played = 0;
     simulated_play(c, &planned, &played);
+    const uint32_t members = c->tensor == 0 ? 1 : c->tensor; /* each has numbers of its parts */
     const double least = beside ? 0 : norms_ns(c, 70 * 64),
-                 most = beside ? 0 : norms_ns(c, 90 * 64);
-    const double more = played - planned, near = 1e-4 * planned;
+                 most = beside ? 0 : norms_ns(c, members * 90 * 64);
+    /* two sums of a pair share the links in the play, and follow each other in the plan */
+    const bool pairs = c->tensor != 0 && strcmp(c->schedule, "dualpipev") == 0;
+    const double more = played - planned, near = (pairs ? 0.015 : 1e-4) * planned;
     if (more < least - near || (!sums && more > most + near)) {
       OPI_FAIL("%s, rule %s: planned %.9g ms, played %.9g", c->schedule, c->rule, planned * 1e-6,
                played * 1e-6);
