@@ -185,13 +185,18 @@ opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_token_axes *axes, opi_arena *arena,
                                opi_variant_slice *io_slice, opipe_error *err);
 
+/* The member of a tensor group whose graph is differentiated. */
+typedef struct opi_train_member {
+  const opi_shard_member *of;
+  const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
+} opi_train_member;
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
- * NULL: whole sequences; axes NULL: masks need not be those of slices; classes NULL: the loss reads
- * whole logits. */
+ * NULL: whole sequences; axes NULL: masks need not be those of slices; member NULL: `bound` is of no
+ * tensor group. */
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
-                                const opi_divided_classes *classes, const opi_bind_options *base,
+                                const opi_train_member *member, const opi_bind_options *base,
                                 opi_training **out_training, opipe_error *err);
 /* The value that training minimises, or to which its loss is attached; OPIPE_NONE: not certain. */
 uint32_t opi_train_target(const opi_decision *plan, const opi_graph *g);

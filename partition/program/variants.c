@@ -126,13 +126,13 @@ static opipe_status assign(const making *m, const opi_bound *bound, const uint32
 
 /* Makes the graph of all passes of a slice or of a member, whose stages are known. */
 static opipe_status differentiate(const making *m, const opi_bound *whole, const opi_bound *bound,
-                                  const opi_divided_classes *classes, opi_variant_slice *slice,
+                                  const opi_train_member *member, opi_variant_slice *slice,
                                   opipe_error *err) {
   slice->graph = bound->graph;
   if (!opi_plan_trains(m->plan))
     return finish_forward(m, whole, slice, err);
   OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
-                             &m->model->token_axes, classes, m->bind, &slice->training, err));
+                             &m->model->token_axes, member, m->bind, &slice->training, err));
   take_training(slice);
   return OPIPE_OK;
 }
@@ -153,8 +153,9 @@ static opipe_status make_members(const making *m, opi_variant *variant, opipe_er
   for (uint32_t k = 0; k < m->model->n_members; ++k) {
     const opi_bound *bound = variant->shards->members[k].bound;
     const opi_divided_classes classes = {variant->classes, m->model->n_members, k};
-    OPI_TRY(differentiate(m, bound, bound, variant->classes == NULL ? NULL : &classes,
-                          &variant->slices[k], err));
+    const opi_train_member member = {&variant->shards->members[k],
+                                     variant->classes == NULL ? NULL : &classes};
+    OPI_TRY(differentiate(m, bound, bound, &member, &variant->slices[k], err));
   }
   return OPIPE_OK;
 }

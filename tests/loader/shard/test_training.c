@@ -131,6 +131,23 @@ static const void *feed_of(const whole_model *w, const char *name) {
   return NULL;
 }
 
+/* The parts of what is trained are. */
+static opi_train_choice choice_of(whole_model *w, const opi_shard_member *m) {
+  opi_train_choice choice = w->choice;
+  const char **names = OPI_ARENA_ARRAY(&w->arena, const char *, choice.n_trained + m->n_params + 1);
+  for (uint32_t i = 0; i < choice.n_trained; ++i)
+    names[i] = choice.trained[i];
+  for (uint32_t i = 0; i < m->n_params; ++i) {
+    const char *own = m->bound->graph->values[m->params[i].value].name;
+    for (uint32_t k = 0; strcmp(own, m->params[i].name) != 0 && k < w->choice.n_trained; ++k) {
+      if (strcmp(names[k], m->params[i].name) == 0)
+        names[choice.n_trained++] = own;
+    }
+  }
+  choice.trained = names;
+  return choice;
+}
+
 typedef struct divided {
   opi_shards *shards;
   opi_training *t[TEST_MOST_MEMBERS];
@@ -154,6 +171,8 @@ static bool build_members(whole_model *w, divided *d, uint32_t width, opipe_erro
     opi_gradient_options options = options_of(w);
     const opi_divided_classes own = {parts, width, r};
     options.classes = classes ? &own : NULL;
+    const opi_train_choice choice = choice_of(w, &d->shards->members[r]);
+    options.choice = &choice;
     if (w->carry != NULL) {
       const opi_shard_member *m = &d->shards->members[r];
       opi_carry *carry = OPI_ARENA_ARRAY(&w->arena, opi_carry, m->bound->graph->n_values + 1);
@@ -174,17 +193,13 @@ static void feed_member(whole_model *w, divided *d, uint32_t r) {
   *m = (test_member){.graph = g, .data = OPI_ARENA_ARRAY(&w->arena, void *, g->n_values + 1)};
   for (uint32_t v = 0; v < g->n_values; ++v)
     m->data[v] = (void *)(uintptr_t)g->values[v].data;
+  const opi_shard_member *own = &d->shards->members[r];
   for (uint32_t v = 0; v < g->n_values; ++v) { /* parts without data, by name */
-    const uint32_t whole =
-        g->values[v].producer == OPIPE_NONE && (g->values[v].flags & OPI_VALUE_INITIALIZER) != 0
-            ? opi_bound_value(w->bound, g->values[v].name)
-            : OPIPE_NONE;
-    const opi_shard_member *own = &d->shards->members[r];
-    const opi_shard_part *part =
-        whole == OPIPE_NONE ? NULL : test_part_of(own->params, own->n_params, whole);
-    if (m->data[v] == NULL && part != NULL) {
-      const opi_value *from = &w->bound->graph->values[whole];
-      m->data[v] = test_pack(&w->arena, from, from->data, part);
+    for (uint32_t i = 0; m->data[v] == NULL && i < own->n_params; ++i) {
+      const opi_shard_part *part = &own->params[i];
+      const opi_value *from = &w->bound->graph->values[part->whole];
+      if (strcmp(own->bound->graph->values[part->value].name, g->values[v].name) == 0)
+        m->data[v] = test_pack(&w->arena, from, from->data, part);
     }
   }
   for (uint32_t i = 0; i < g->n_inputs; ++i) {
@@ -233,16 +248,23 @@ static void check_parameter(whole_model *w, const divided *d, const char *what, 
   bool present = false;
   for (uint32_t r = 0; r < d->group.width; ++r) {
     const opi_shard_member *m = &d->shards->members[r];
-    const opi_shard_part *part = test_part_of(m->params, m->n_params, v);
     uint64_t n = 0;
-    const float *own = own_gradient(w, d, r, name, &n);
+    for (uint32_t i = 0; i < m->n_params; ++i) {
+      const opi_shard_part *part = &m->params[i];
+      const float *own = part->whole != v
+                             ? NULL
+                             : own_gradient(w, d, r, m->bound->graph->values[part->value].name, &n);
+      if (own != NULL)
+        test_unpack(whole, own, part, true, joined);
+      present = present || own != NULL;
+    }
+    const float *own =
+        test_part_of(m->params, m->n_params, v) != NULL ? NULL : own_gradient(w, d, r, name, &n);
     if (own == NULL)
       continue;
     present = true;
     const bool sum = is_summed(m, name);
-    if (part != NULL)
-      test_unpack(whole, own, part, true, joined);
-    for (uint64_t i = 0; part == NULL && i < w->sizes[p] && n == w->sizes[p]; ++i) {
+    for (uint64_t i = 0; i < w->sizes[p] && n == w->sizes[p]; ++i) {
       const double drift = fabs((double)joined[i] - (double)own[i]);
       (void)opi_test_check(sum || r == 0 || drift == 0, __FILE__, __LINE__, false,
                            "%s: members' gradients of '%s' differ by %g", what, name, drift);
