@@ -155,9 +155,15 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
   opi_arena scratch;
   opi_carry *carry = NULL, *token_carry = NULL;
   opi_arena_init(&scratch, plan->allocator, 0);
-  opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
+  const bool rows = member != NULL && member->of->n_rows != 0;
+  const opi_bound *followed = rows ? member->whole : bound;
+  opipe_status status = carry_of(plan, model, followed, &scratch, &carry, err);
   if (status == OPIPE_OK)
-    status = opi_token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
+    status = opi_token_carry_of(axes, followed->graph, &scratch, &token_carry, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &carry, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &token_carry, err);
   opi_train_choice choice = spec->choice;
   if (status == OPIPE_OK && member != NULL && choice.n_trained != 0)
     status = choose_parts(&spec->choice, member->of, &scratch, &choice, err);
