@@ -95,11 +95,11 @@ const cli_option cli_option_rows[] = {
      "micro-batches) take requests in turn; several different numbers: replicas of single stages, "
      "which split every micro-batch",
      TEXT(t.replicas), .in_plan = true},
-    {PLAN, "tensor", "T",
+    {PLAN, "tensor", "T[,sequence=1]",
      "divide products, tables and heads of every stage among T ranks that follow each other; "
-     "--ranks "
-     "counts all of them",
-     COUNT(t.tensor, 4096), .in_plan = true},
+     "--ranks counts all of them. sequence=1: each does the work between these for some of the "
+     "rows (samples x tokens) alone",
+     OWN(tensor), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "free dimensions that micro-batches split (default: the first of every input, as far as "
      "lengths and the graph agree)",

@@ -62,6 +62,7 @@ int cli_print_manual(const char *command); /* NULL: of all of them */
 cli_take_fn cli_take_flag, cli_take_bits, cli_take_text, cli_take_list, cli_take_numeral,
     cli_take_amount, cli_take_real, cli_take_within, cli_take_index;
 cli_take_fn cli_take_device, cli_take_cost, cli_take_order_cost, cli_take_dropout, cli_take_glob,
-    cli_take_check, cli_take_seed, cli_take_receives, cli_take_auto, cli_take_machine;
+    cli_take_check, cli_take_seed, cli_take_receives, cli_take_auto, cli_take_machine,
+    cli_take_tensor;
 
 #endif /* CLI_TABLES_H */

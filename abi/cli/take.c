@@ -112,6 +112,29 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
   return CLI_DONE;
 }
 
+/* T[,sequence=0|1] */
+int cli_take_tensor(const cli_option *option, const char *value, cli_options *out) {
+  static const char word[] = ",sequence=";
+  const char *comma = strchr(value, ',');
+  char number[16] = "";
+  const size_t n = comma == NULL ? strlen(value) : (size_t)(comma - value);
+  if (n < sizeof number)
+    memcpy(number, value, n);
+  if (cli_take_count(option->name, n < sizeof number ? number : value, 1, 4096, &out->t.tensor) !=
+      CLI_DONE)
+    return CLI_USAGE;
+  out->t.sequence = false;
+  if (comma == NULL)
+    return CLI_DONE;
+  const char *digit = comma + sizeof word - 1;
+  if (strncmp(comma, word, sizeof word - 1) != 0 ||
+      (strcmp(digit, "0") != 0 && strcmp(digit, "1") != 0))
+    return cli_usage("--tensor %s: behind the width only ,sequence=0 or ,sequence=1 is known",
+                     value);
+  out->t.sequence = *digit == '1';
+  return CLI_DONE;
+}
+
 /* Source of node times, or the stages' times. */
 int cli_take_cost(const cli_option *option, const char *value, cli_options *out) {
   if (strchr(value, '=') == NULL)

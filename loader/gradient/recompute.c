@@ -192,6 +192,13 @@ static bool widens(const opi_grad_state *s, const opi_node *node) {
   return to == OPIPE_FLOAT && (from == OPIPE_BFLOAT16 || from == OPIPE_FLOAT16);
 }
 
+/* Rows of all members of a tensor group, for products whose parameters are divided: the gradients
+ * of these gather them again (Korthikanti et al. 2022, section 4.2.2), so that each member keeps
+ * its own. */
+static bool gathers_rows(const opi_node *node) {
+  return opi_op_of(node)->kind == OPI_KIND_COLLECTIVE && opi_attr_int(node, "sum", 0) != 0;
+}
+
 /* The elements of what is made again, in another shape: kept, they would be kept for the first. */
 static bool is_form_of_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t n) {
   const opi_graph *graph = s->training->graph;
@@ -230,8 +237,8 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
   }
   for (uint32_t k = 0; k < n; ++k) {
     const opi_node *node = &s->training->graph->nodes[k];
-    out->chosen[k] =
-        out->chosen[k] || makes_constants(s, node) || widens(s, node) || is_form_of_lost(s, out, k);
+    out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node) ||
+                     gathers_rows(node) || is_form_of_lost(s, out, k);
     out->n_chosen += out->chosen[k];
   }
   return OPIPE_OK;

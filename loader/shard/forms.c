@@ -38,95 +38,6 @@ opipe_status opi_w_origin(opi_writer *w, const opi_node *node) {
   return origin->name == NULL ? no_memory(w) : OPIPE_OK;
 }
 
-/* ---- leaves ---- */
-
-static opipe_status copy_leaf(opi_writer *w, uint32_t v, uint32_t *out) {
-  const opi_value *from = value_of(w, v);
-  const uint32_t made =
-      opi_b_borrow(&w->b, from->name, from->dtype, from->shape, (uint32_t)from->rank, from->data);
-  if (made == OPIPE_NONE)
-    return no_memory(w);
-  opi_value *to = opi_b_value(&w->b, made);
-  to->flags = (from->flags & ~(uint32_t)OPI_VALUE_OUTPUT) |
-              (from->data != NULL ? (uint32_t)OPI_VALUE_BORROWED : 0u);
-  to->source = from->source;
-  to->at = from->at;
-  w->whole[v] = w->own[v] = made;
-  *out = made;
-  return OPIPE_OK;
-}
-
-static void pack(const opi_value *from, const opi_shard_part *part, char *to) {
-  uint64_t inner = opi_dtype_bits(from->dtype), outer = 1;
-  for (int32_t d = part->axis + 1; d < from->rank; ++d)
-    inner *= (uint64_t)from->shape[d];
-  for (int32_t d = 0; d < part->axis; ++d)
-    outer *= (uint64_t)from->shape[d];
-  const uint64_t row = (uint64_t)from->shape[part->axis] * inner / 8;
-  for (uint64_t o = 0; o < outer; ++o) {
-    for (uint32_t k = 0; k < part->n_runs; ++k) {
-      const uint64_t n = (uint64_t)part->runs[k].n * inner / 8;
-      memcpy(to, (const char *)from->data + o * row + (uint64_t)part->runs[k].first * inner / 8, n);
-      to += n;
-    }
-  }
-}
-
-/* The part's data: within the whole one, a copy, or none. */
-static opipe_status part_data(opi_writer *w, const opi_value *from, const opi_shard_part *part,
-                              opi_value *to) {
-  enum { SMALL = 65536 };
-  uint64_t inner = opi_dtype_bits(from->dtype), outer = 1;
-  for (int32_t d = part->axis + 1; d < from->rank; ++d)
-    inner *= (uint64_t)from->shape[d];
-  for (int32_t d = 0; d < part->axis; ++d)
-    outer *= (uint64_t)from->shape[d];
-  if (from->data == NULL)
-    return OPIPE_OK;
-  if (outer == 1 && part->n_runs == 1) {
-    to->data = (const char *)from->data + (uint64_t)part->runs[0].first * inner / 8;
-    to->flags |= OPI_VALUE_BORROWED;
-    return OPIPE_OK;
-  }
-  const bool initializer = (from->flags & OPI_VALUE_INITIALIZER) != 0;
-  const uint32_t flags = w->s->wish->flags;
-  if (initializer && (to->n_bytes > SMALL || (flags & OPI_SHARD_BARE) != 0) &&
-      (flags & OPI_SHARD_DENSE) == 0) {
-    to->flags |= OPI_VALUE_MISSING;
-    return OPIPE_OK;
-  }
-  char *data = opi_arena_alloc(w->b.graph->arena, to->n_bytes);
-  if (data == NULL)
-    return no_memory(w);
-  pack(from, part, data);
-  to->data = data;
-  to->flags &= ~(uint32_t)OPI_VALUE_BORROWED;
-  return OPIPE_OK;
-}
-
-static opipe_status part_leaf(opi_writer *w, uint32_t v, const opi_labels *l, uint32_t *out) {
-  const opi_value *from = value_of(w, v);
-  opi_shard_part part = {.name = from->name, .whole = v, .axis = l->dims[0]};
-  int64_t shape[OPIPE_MAX_RANK];
-  bool shared = false;
-  memcpy(shape, from->shape, (size_t)from->rank * sizeof(*shape));
-  OPI_TRY(opi_w_runs(w, l, &part.runs, &part.n_runs, &shape[part.axis], &shared));
-  part.flags = shared ? OPI_PART_SHARED : 0u;
-  part.value = opi_b_borrow(&w->b, from->name, from->dtype, shape, (uint32_t)from->rank, NULL);
-  if (part.value == OPIPE_NONE || !opi_arena_grow(&w->scratch, (void **)&w->parts, &w->room_parts,
-                                                  w->n_parts + 1, sizeof(*w->parts)))
-    return no_memory(w);
-  opi_value *to = opi_b_value(&w->b, part.value);
-  to->flags = from->flags & ~(uint32_t)(OPI_VALUE_OUTPUT | OPI_VALUE_BORROWED);
-  to->source = from->source;
-  to->at = from->at;
-  OPI_TRY(part_data(w, from, &part, to));
-  w->own[v] = part.value;
-  w->parts[w->n_parts++] = part;
-  *out = part.value;
-  return OPIPE_OK;
-}
-
 /* ---- forms ---- */
 
 opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out) {
@@ -147,7 +58,7 @@ opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
   if (*out != OPIPE_NONE)
     return OPIPE_OK;
   if (value_of(w, v)->producer == OPIPE_NONE)
-    return copy_leaf(w, v, out);
+    return opi_w_leaf(w, v, out);
   if (w->s->rows.dims[v] != 0) {
     OPI_TRY(opi_w_gather(w, v, false, out));
     w->whole[v] = *out;
@@ -267,7 +178,7 @@ opipe_status opi_w_cut(opi_writer *w, uint32_t v, opi_labels *l, uint32_t *out) 
       return no_memory(w);
   }
   if (p == OPIPE_NONE && w->s->leaf[v] == hash) {
-    OPI_TRY(part_leaf(w, v, l, out));
+    OPI_TRY(opi_w_leaf_part(w, v, l, out));
   } else if (p != OPIPE_NONE && opi_sh_by_parts(w->s, v, l, in)) {
     OPI_TRY(cut_by_parts(w, v, l, in, out));
   } else {

@@ -40,6 +40,48 @@ static bool keeps_place(const opi_node *node) {
   return opi_op_of(node)->kind == OPI_KIND_COLLECTIVE || opi_op_of(node)->takes == OPI_TAKES_PART;
 }
 
+/* The axis of the rows that a Reshape of equal shapes flattens, or (*out_back) that it takes apart:
+ * of the node that reads or makes them. -1: neither. All dimensions before it are 1. */
+static int32_t flat_axis(const opi_graph *g, const opi_node *node, bool *out_back) {
+  const opi_value *x = &g->values[node->in[0]], *y = &g->values[node->out[0]];
+  opi_collective how;
+  *out_back = false;
+  if (opi_op_of(node)->takes != OPI_TAKES_FORM || x->rank != y->rank || x->rank < 2 ||
+      memcmp(x->shape, y->shape, (size_t)x->rank * sizeof(*x->shape)) != 0)
+    return -1;
+  if (x->producer != OPIPE_NONE && opi_collective_of(g, &g->nodes[x->producer], &how)) {
+    *out_back = how.kind == OPI_COLLECTIVE_GATHER;
+    return how.axis;
+  }
+  for (const opi_node *reader = node + 1; reader < g->nodes + g->n_nodes; ++reader) {
+    if (reader->n_in == 0 || reader->in[0] != node->out[0])
+      continue;
+    if (opi_collective_of(g, reader, &how))
+      return how.axis;
+    const int64_t *axes = opi_op_of(reader)->takes == OPI_TAKES_PART && reader->n_in > 3
+                              ? g->values[reader->in[3]].data
+                              : NULL;
+    return axes == NULL ? -1 : (int32_t)axes[0];
+  }
+  return -1;
+}
+
+/* With one sample the shapes of flattened values are those of whole ones; the axis moves. */
+static opi_carry in_flat(const opi_graph *g, const opi_node *node, const opi_carry *in,
+                         int32_t axis, bool back) {
+  const opi_value *x = &g->values[node->in[0]];
+  const int64_t rows = x->shape[axis];
+  opi_carry out = *in;
+  if (!back && in->axis >= 0 && in->axis < axis) {
+    out.axis = axis;
+    out.inner *= rows;
+  } else if (back && in->axis == axis && axis > 0 && in->inner == rows) {
+    out.axis = 0;
+    out.inner = 1;
+  }
+  return out;
+}
+
 static opipe_status follow(const opi_graph *g, const opi_node *node, opi_carry *carry,
                            const bool *known, opi_carry *room, opipe_error *err) {
   const opi_op *op = opi_op_of(node);
@@ -55,7 +97,11 @@ static opipe_status follow(const opi_graph *g, const opi_node *node, opi_carry *
   }
   if (own)
     return OPIPE_OK;
-  if (keeps_place(node)) {
+  bool back = false;
+  const int32_t flat = any ? flat_axis(g, node, &back) : -1;
+  if (flat >= 0) {
+    made[0] = in_flat(g, node, &in[0], flat, back);
+  } else if (keeps_place(node)) {
     made[0] = in[0];
   } else if (any) {
     if (op->carry == NULL)

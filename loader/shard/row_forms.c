@@ -22,11 +22,12 @@ static void flat_shape(const int64_t *shape, uint32_t rank, uint32_t k, int64_t 
     out[d] = d + 1 < k ? 1 : d + 1 == k ? n : shape[d];
 }
 
+/* x in a shape in which k dimensions are flattened, or are no longer. A node even if the shapes
+ * happen to be equal: graphs of other numbers of rows have the same nodes. */
 static opipe_status reshape(opi_writer *w, uint32_t x, const int64_t *shape, uint32_t rank,
-                            uint32_t *out) {
-  const opi_value *from = opi_b_value(&w->b, x);
+                            uint32_t k, uint32_t *out) {
   *out = x;
-  if (from->rank == (int32_t)rank && memcmp(from->shape, shape, rank * sizeof(*shape)) == 0)
+  if (k < 2)
     return OPIPE_OK;
   uint32_t in[2] = {x, opi_b_const_ints(&w->b, shape, rank)}; /* a node even if x is known */
   opi_attrs attrs = {.n = 0};
@@ -35,12 +36,22 @@ static opipe_status reshape(opi_writer *w, uint32_t x, const int64_t *shape, uin
   return opi_k_one(&w->b, "Reshape", 0, in, 2, &attrs, out, w->err);
 }
 
+/* x in the shape of another form of it. */
+static opipe_status as_formed(opi_writer *w, uint32_t x, const opi_value *form, uint32_t *out) {
+  const opi_value *from = opi_b_value(&w->b, x);
+  *out = x;
+  if (from->rank == form->rank &&
+      memcmp(from->shape, form->shape, (size_t)form->rank * sizeof(*form->shape)) == 0)
+    return OPIPE_OK;
+  return reshape(w, x, form->shape, (uint32_t)form->rank, 2, out);
+}
+
 /* x with all rows of its first k dimensions in one of them. */
 static opipe_status flatten(opi_writer *w, uint32_t x, const int64_t *shape, uint32_t rank,
                             uint32_t k, uint32_t *out) {
   int64_t flat[OPIPE_MAX_RANK];
   flat_shape(shape, rank, k, opi_sh_count_rows(shape, k), flat);
-  return reshape(w, x, flat, rank, out);
+  return reshape(w, x, flat, rank, k, out);
 }
 
 static int64_t *parts_of(opi_writer *w, int64_t rows) {
@@ -78,7 +89,7 @@ opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out) {
   if (w->s->rows.nodes[x->producer] && opi_op_of(node)->takes == OPI_TAKES_FORM) {
     OPI_TRY(sum ? opi_w_spread(w, node->in[0], out) : opi_w_whole(w, node->in[0], out));
     OPI_TRY(opi_w_origin(w, node));
-    return reshape(w, *out, x->shape, (uint32_t)x->rank, out);
+    return as_formed(w, *out, x, out);
   }
   const int64_t *parts = parts_of(w, opi_sh_count_rows(x->shape, k));
   if (parts == NULL)
@@ -86,7 +97,7 @@ opipe_status opi_w_gather(opi_writer *w, uint32_t v, bool sum, uint32_t *out) {
   OPI_TRY(opi_w_row(w, v, out));
   OPI_TRY(opi_w_origin(w, &w->s->g->nodes[x->producer]));
   OPI_TRY(opi_group_gather(&w->b, *out, k - 1, parts, w->s->width, w->r, sum, out, w->err));
-  return reshape(w, *out, x->shape, (uint32_t)x->rank, out);
+  return reshape(w, *out, x->shape, (uint32_t)x->rank, k, out);
 }
 
 /* Rows of a whole value, repeated along the dimensions of rows that it lacks. Never folded: graphs

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of dividing a graph. labels.c has labels and what unites them; rules.c, heads.c and
- * back.c how operators pass them; walk.c the walk; settle.c who gets what; emit.c, leaf.c and
- * special.c write a member's graph. Private to loader/shard.
+ * back.c how operators pass them; walk.c the walk; settle.c who gets what; writer.h has
+ * those that write a member's graph. Private to loader/shard.
  */
 #ifndef OPI_SHARDER_H
 #define OPI_SHARDER_H

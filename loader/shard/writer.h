@@ -61,6 +61,12 @@ opipe_status opi_w_runs(opi_writer *w, const opi_labels *l, opi_shard_run **out_
                         uint32_t *out_n, int64_t *out_sum, bool *out_shared);
 /* The sum over the group, and what was kept aside behind it: whole, or the member's rows. */
 opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out);
+/* ---- leaves.c ---- */
+/* v, which has no producer, whole; or cut by l, its only cut. In training, entries that several
+ * members hold are parameters of their own where the member has others too, and a node joins them.
+ */
+opipe_status opi_w_leaf(opi_writer *w, uint32_t v, uint32_t *out);
+opipe_status opi_w_leaf_part(opi_writer *w, uint32_t v, const opi_labels *l, uint32_t *out);
 /* ---- row_forms.c ---- */
 /* The member's rows of the sum of partial value v. */
 opipe_status opi_w_scatter(opi_writer *w, uint32_t v, uint32_t *out);

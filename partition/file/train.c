@@ -128,9 +128,10 @@ static void write_slices(opi_text *t, const opi_decision *plan) {
 /* Plans with tensor groups only. */
 void opi_json_write_tensor(opi_text *t, const opi_decision *plan) {
   if (opi_plan_width(plan) > 1) {
-    opi_text_printf(t,
-                    "  \"tensor\": {\"width\": %u, \"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
-                    plan->width, plan->parts_print[0], plan->parts_print[1]);
+    opi_text_printf(
+        t, "  \"tensor\": {\"width\": %u, %s\"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
+        plan->width, plan->sequence ? "\"sequence\": true, " : "", plan->parts_print[0],
+        plan->parts_print[1]);
   }
 }
 
@@ -458,10 +459,14 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
 opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *object = json_object_get(root, "tensor");
   opi_decision *decided = &plan->decided;
+  const json_t *sequence = json_object_get(object, "sequence");
   const char *print = NULL;
   if (object == NULL)
     return OPIPE_OK;
   OPI_TRY(read_u32(object, "width", UINT32_MAX, &decided->width, err));
+  if (sequence != NULL && !json_is_boolean(sequence))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"sequence\" must be true or false", WHAT);
+  decided->sequence = json_is_true(sequence);
   if (decided->width < 2 || decided->n_ranks % decided->width != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: tensor groups of %u member%s on %u devices: a width above 1 must divide "

@@ -176,12 +176,42 @@ static uint64_t inputs_at(replay *r, const opipe_action *action) {
   return at;
 }
 
+static pass first_pass(const opipe_action *action) {
+  const uint32_t phases = opi_program_phases(opi_action_program(action));
+  uint32_t phase = 0;
+  while ((phases & 1u << phase) == 0)
+    ++phase;
+  return (pass){action->stage, action->microbatch, phase};
+}
+
+/* When all members of a tensor group have come to a record at which they make results together: all
+ * have the same records. UINT64_MAX: r->missing has not run. */
+static uint64_t meet_at(replay *r, uint32_t a) {
+  const opi_piece_plan *plan = r->plan;
+  const uint32_t width = opi_plan_width(plan->whole), rank = plan->actions[a].rank;
+  const uint32_t behind = a - plan->rank_first[rank];
+  uint64_t at = 0;
+  if (width == 1 || behind == 0 || !opi_piece_sums(plan, plan->actions[a].stage))
+    return 0;
+  for (uint32_t k = rank - rank % width; k < rank - rank % width + width; ++k) {
+    const uint32_t before = plan->rank_first[k] + behind - 1;
+    if (r->next[k] <= before) {
+      r->missing = first_pass(&plan->actions[before]);
+      return UINT64_MAX;
+    }
+    at = r->t->end[before] > at ? r->t->end[before] : at;
+  }
+  return at;
+}
+
 /* When an action's inputs and its credit are ready. *out_stopped: the action that waits, itself or
  * the second of its pair; both run at once, so neither feeds the other. */
 static uint64_t startable_at(replay *r, uint32_t a, uint32_t *out_stopped) {
   const opipe_action *action = &r->plan->actions[a];
   uint64_t at = inputs_at(r, action);
   *out_stopped = a;
+  const uint64_t met = at == UINT64_MAX ? at : meet_at(r, a);
+  at = met > at ? met : at;
   for (uint32_t i = 0; i < r->n_givers; ++i) {
     const uint32_t credit = r->credit[(size_t)a * r->n_givers + i];
     if (credit != OPIPE_NONE && at != UINT64_MAX && r->t->end[credit] == 0) {

@@ -266,7 +266,8 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
   const uint32_t width = opi_plan_width(&plan->decided);
   if (width == 1)
     return;
-  opi_text_printf(t, "tensor groups of %u members", width);
+  opi_text_printf(t, "tensor groups of %u members%s", width,
+                  plan->decided.sequence ? ", in rows" : "");
   if (plan->predicted.groups == NULL) {
     opi_text_puts(t, "\n");
     return;

@@ -14,6 +14,11 @@ opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err)
   const uint32_t width = params->tensor == 0 ? 1 : params->tensor;
   const bool given = params->n_ranks != 0 || params->n_stages != 0;
   const uint32_t n = given ? params->n_ranks : params->n_devices;
+  if (width == 1 && (params->flags & OPIPE_PLAN_SEQUENCE) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "the sequence form (OPIPE_PLAN_SEQUENCE) needs tensor groups of at least 2 "
+                    "members, not 1");
+  }
   if (n % width == 0 || (n == 1 && !given))
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID, "tensor groups of %u members cannot share %u %s%s", width,
@@ -70,7 +75,7 @@ static opipe_status find_shares(const opi_tensor_costs *c, double *out, opipe_er
   const opi_graph *g = c->bound->graph;
   const rates by = {&c->facts[0], c->plan->devices[0].threads};
   const opi_shard_wish wish = {.width = opi_plan_width(c->plan),
-                               .flags = OPI_SHARD_BARE,
+                               .flags = opi_tensor_flags(c->plan),
                                .evaluator = c->base->evaluator,
                                .allocator = c->plan->allocator};
   opi_shards *shards = NULL;

@@ -62,6 +62,7 @@ typedef struct opi_decision {
   uint32_t n_ranks, n_stages, n_replicas;
   uint32_t width; /* members of a tensor group; 0 means 1. Members are consecutive ranks; the
                      schedule is asked for n_ranks / width ranks */
+  bool sequence;  /* tensor groups: members have some of the rows of what is not divided */
   uint64_t parts_print[2]; /* tensor groups: how the graph is divided (opi_shards_print); 0: not yet
                               known. Compared with the model's when a plan is read */
   uint32_t *instance_rank; /* [n_stages * n_replicas] of member 0; OPIPE_NONE: no such replica */

@@ -53,6 +53,19 @@ opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, 
   return OPIPE_OK;
 }
 
+opipe_status opi_member_carry(const opi_train_member *member, opi_arena *scratch,
+                              opi_carry **io_carry, opipe_error *err) {
+  if (member == NULL || member->of->n_rows == 0 || *io_carry == NULL)
+    return OPIPE_OK;
+  const uint32_t n = member->of->bound->graph->n_values;
+  opi_carry *own = OPI_ARENA_ARRAY(scratch, opi_carry, n);
+  if (own == NULL)
+    return opi_fail_nomem(err, n * sizeof *own, "an axis in a member's graph");
+  OPI_TRY(opi_shard_carry(member->whole->graph, member->of, *io_carry, own, err));
+  *io_carry = own;
+  return OPIPE_OK;
+}
+
 /* ---- inference ---- */
 
 typedef struct binding {
@@ -111,10 +124,12 @@ static bool draws(const opi_graph *g) {
 
 opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
-                               const opi_token_axes *axes, opi_arena *arena,
-                               opi_variant_slice *io_slice, opipe_error *err) {
+                               const opi_token_axes *axes, const opi_train_member *member,
+                               opi_arena *arena, opi_variant_slice *io_slice, opipe_error *err) {
   const binding b = {plan, model, base};
   const opi_bound *bound = io_slice->tokens == NULL ? whole : io_slice->tokens->bound;
+  const bool rows = member != NULL && member->of->n_rows != 0;
+  const opi_bound *from = rows ? member->whole : whole, *to = rows ? member->whole : bound;
   opi_arena scratch;
   opi_carry *samples = NULL, *tokens = NULL;
   if (!draws(bound->graph))
@@ -124,9 +139,13 @@ opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
     return opi_fail_nomem(err, OPI_SCALAR_TABLE * sizeof *scalars, "scalars of the run");
   memset(scalars, 0xff, OPI_SCALAR_TABLE * sizeof *scalars);
   opi_arena_init(&scratch, plan->allocator, 0);
-  opipe_status status = samples_of(&b, whole, bound, &scratch, &samples, err);
+  opipe_status status = samples_of(&b, from, to, &scratch, &samples, err);
   if (status == OPIPE_OK)
-    status = opi_token_carry_of(axes, bound->graph, &scratch, &tokens, err);
+    status = opi_token_carry_of(axes, to->graph, &scratch, &tokens, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &samples, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &tokens, err);
   if (status == OPIPE_OK)
     status = opi_graph_draws(bound->graph, samples, tokens, arena, &io_slice->graph, scalars, err);
   io_slice->scalars = scalars;

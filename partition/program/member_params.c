@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One parameter table for all members of tensor groups: whole parameters once, every part of a
- * parameter as a row of its own. A row is found again by name, content and part, so that graphs of
- * other shapes share the table.
+ * parameter as a row of its own. In training, entries that several members hold are one row, whose
+ * gradients are summed over these, as those of a whole parameter are over all. A row is found again
+ * by name, content and part, so that graphs of other shapes share the table.
  */
 #include <string.h>
 
@@ -23,7 +24,8 @@ typedef struct param_rows {
 static bool same_part(const opi_param_part *a, const opi_param_part *b) {
   if (a == NULL || b == NULL)
     return a == b;
-  return a->member == b->member && a->axis == b->axis && a->n_runs == b->n_runs &&
+  return (a->member == b->member || (a->flags & b->flags & OPI_PART_SHARED) != 0) &&
+         a->axis == b->axis && a->n_runs == b->n_runs &&
          (a->n_runs == 0 || memcmp(a->runs, b->runs, a->n_runs * sizeof *a->runs) == 0);
 }
 
@@ -93,8 +95,10 @@ static opipe_status describe_part(param_rows *l, uint32_t member, const opi_shar
 
 static opipe_status place_value(param_rows *l, const opi_value *value, const opi_param_part *part,
                                 uint32_t *out_row) {
-  const opipe_param_source source = opi_param_source_of(value);
+  opipe_param_source source = opi_param_source_of(value);
   uint32_t last = OPIPE_NONE;
+  if (part != NULL)
+    source.name = part->whole.name; /* that of one among several parts is made up */
   *out_row = find_row(l, &source, part, &last);
   if (*out_row != OPIPE_NONE)
     return OPIPE_OK;
@@ -178,23 +182,12 @@ static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t *
   return OPIPE_OK;
 }
 
-/* Entries that several members have would need the sum of these members' gradients. */
-static opipe_status mark_trained(const param_rows *l, const uint32_t *rows, const opi_training *t) {
+static void mark_trained(const param_rows *l, const uint32_t *rows, const opi_training *t) {
   for (uint32_t p = 0; t != NULL && l->own != NULL && p < t->n_params; ++p) {
     const uint32_t v = t->params[p].value;
-    if (t->params[p].n_gradients == 0 || v == OPIPE_NONE || rows[v] == OPIPE_NONE)
-      continue;
-    l->own->trained[rows[v]] = true;
-    const opi_param_part *part = l->parts[rows[v]];
-    if (part == NULL || (part->flags & OPI_PART_SHARED) == 0)
-      continue;
-    return opi_fail(l->err, OPIPE_E_UNSUPPORTED,
-                    "parameter '%s': of a tensor group's %u members several would have the same "
-                    "entries (keys and values of one group of query heads), whose gradients "
-                    "training does not sum: a width that divides these groups is needed",
-                    part->whole.name, l->model->n_members);
+    if (t->params[p].n_gradients != 0 && v != OPIPE_NONE && rows[v] != OPIPE_NONE)
+      l->own->trained[rows[v]] = true;
   }
-  return OPIPE_OK;
 }
 
 /* ---- all of them ---- */
@@ -227,7 +220,7 @@ static opipe_status list_all(param_rows *l, const uint32_t **rows) {
   OPI_TRY(open_table(l));
   for (uint32_t k = 0; k < l->model->n_members; ++k) {
     OPI_TRY(list_member(l, k, &rows[k]));
-    OPI_TRY(mark_trained(l, rows[k], l->base->slices[k].training));
+    mark_trained(l, rows[k], l->base->slices[k].training);
   }
   if (l->own != NULL)
     l->own->parts = l->parts;

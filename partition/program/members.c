@@ -96,14 +96,17 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
   return OPIPE_OK;
 }
 
+uint32_t opi_tensor_flags(const opi_decision *plan) {
+  return OPI_SHARD_BARE | (plan->train == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
+         (plan->sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
+}
+
 /* whole: an output that must be whole in every member; NULL: none. */
 static opipe_status divide(const opi_decision *plan, const opi_bind_options *base,
                            const char *whole, opi_variant *variant, const opi_cut_model *model,
                            opipe_error *err) {
-  const opi_train_spec *spec = plan->train;
-  const uint32_t train = spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN;
   const opi_shard_wish wish = {.width = model->n_members,
-                               .flags = OPI_SHARD_BARE | train,
+                               .flags = opi_tensor_flags(plan),
                                .whole = &whole,
                                .n_whole = whole == NULL ? 0 : 1,
                                .evaluator = base->evaluator,

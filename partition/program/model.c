@@ -118,18 +118,55 @@ static opipe_status check_form(const opi_decision *plan, const opi_training *t, 
                   t->odd == NULL ? "" : "'", plan->n_microbatches);
 }
 
+/* The plan's choice, with the parts of what it names that a member has as parameters. */
+static opipe_status choose_parts(const opi_train_choice *choice, const opi_shard_member *member,
+                                 opi_arena *arena, opi_train_choice *out, opipe_error *err) {
+  const opi_graph *g = member->bound->graph;
+  const char **trained =
+      OPI_ARENA_ARRAY(arena, const char *, (size_t)choice->n_trained + member->n_params + 1);
+  opi_map *names = NULL;
+  *out = *choice;
+  if (trained == NULL)
+    return opi_fail_nomem(err, choice->n_trained * sizeof *trained, "trained names");
+  OPI_TRY(opi_map_create(arena->allocator, &names, err));
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; status == OPIPE_OK && i < choice->n_trained; ++i) {
+    trained[i] = choice->trained[i];
+    status = opi_map_set(names, trained[i], i, err);
+  }
+  for (uint32_t i = 0; status == OPIPE_OK && i < member->n_params; ++i) {
+    const opi_shard_part *part = &member->params[i];
+    const char *own = g->values[part->value].name;
+    uint32_t at = 0;
+    if (strcmp(own, part->name) != 0 && opi_map_get(names, part->name, &at))
+      trained[out->n_trained++] = own;
+  }
+  out->trained = trained;
+  opi_map_free(names);
+  return status;
+}
+
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
-                                const opi_divided_classes *classes, const opi_bind_options *base,
+                                const opi_train_member *member, const opi_bind_options *base,
                                 opi_training **out_training, opipe_error *err) {
   const opi_train_spec *spec = plan->train;
   opi_arena scratch;
   opi_carry *carry = NULL, *token_carry = NULL;
   opi_arena_init(&scratch, plan->allocator, 0);
-  opipe_status status = carry_of(plan, model, bound, &scratch, &carry, err);
+  const bool rows = member != NULL && member->of->n_rows != 0;
+  const opi_bound *followed = rows ? member->whole : bound;
+  opipe_status status = carry_of(plan, model, followed, &scratch, &carry, err);
   if (status == OPIPE_OK)
-    status = opi_token_carry_of(axes, bound->graph, &scratch, &token_carry, err);
+    status = opi_token_carry_of(axes, followed->graph, &scratch, &token_carry, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &carry, err);
+  if (status == OPIPE_OK)
+    status = opi_member_carry(member, &scratch, &token_carry, err);
+  opi_train_choice choice = spec->choice;
+  if (status == OPIPE_OK && member != NULL && choice.n_trained != 0)
+    status = choose_parts(&spec->choice, member->of, &scratch, &choice, err);
   opi_loss loss = spec->loss;
   if (slice != NULL) /* the states are outputs too */
     loss.output = bound->graph->values[slice->outputs[0].value].name;
@@ -138,12 +175,12 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
       .loss = plain ? NULL : &loss,
       .globs = spec->globs,
       .n_globs = spec->n_globs,
-      .choice = &spec->choice,
+      .choice = &choice,
       .stage_of_node = stage_of_node,
       .carry = carry,
       .token_carry = token_carry,
       .slice = slice,
-      .classes = classes,
+      .classes = member == NULL ? NULL : member->classes,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
       .hands_on = devices_hand_on(plan),

@@ -183,21 +183,32 @@ void opi_place_batch(const opi_decision *plan, const opi_model *model, const opi
  * no axis is known. */
 opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, opi_arena *scratch,
                                 opi_carry **out_carry, opipe_error *err);
+/* The member of a tensor group whose graph it is. */
+typedef struct opi_train_member {
+  const opi_bound *whole; /* what is divided */
+  const opi_shard_member *of;
+  const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
+} opi_train_member;
 /* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks given by the run's
- * scalars, if it drops anything: out_slice's graph and scalars. Allocates in `arena`. Errors:
+ * scalars, if it drops anything: out_slice's graph and scalars. member: whose graph `whole` is;
+ * NULL: of no tensor group. Allocates in `arena`. Errors:
  * UNSUPPORTED, a slice's rows cannot be numbered as the whole's are. */
 opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
-                               const opi_token_axes *axes, opi_arena *arena,
-                               opi_variant_slice *io_slice, opipe_error *err);
+                               const opi_token_axes *axes, const opi_train_member *member,
+                               opi_arena *arena, opi_variant_slice *io_slice, opipe_error *err);
+/* masks.c: an axis of the whole graph (*io_carry, NULL: none) in a member's; member NULL, or one
+ * without rows of values: io_carry stays. */
+opipe_status opi_member_carry(const opi_train_member *member, opi_arena *scratch,
+                              opi_carry **io_carry, opipe_error *err);
 
 /* Training graph of a bound micro-batch under the plan's spec. stage_of_node NULL: one stage; slice
- * NULL: whole sequences; axes NULL: masks need not be those of slices; classes NULL: the loss reads
- * whole logits. */
+ * NULL: whole sequences; axes NULL: masks need not be those of slices; member NULL: `bound` is of
+ * no tensor group. */
 opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model,
                                 const opi_bound *bound, const uint32_t *stage_of_node,
                                 const opi_token_slice *slice, const opi_token_axes *axes,
-                                const opi_divided_classes *classes, const opi_bind_options *base,
+                                const opi_train_member *member, const opi_bind_options *base,
                                 opi_training **out_training, opipe_error *err);
 /* The value that training minimises, or to which its loss is attached; OPIPE_NONE: not certain. */
 uint32_t opi_train_target(const opi_decision *plan, const opi_graph *g);
@@ -242,6 +253,8 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
 /* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that
  * does not divide the ranks, with both numbers. */
 opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
+/* members.c: OPI_SHARD_* of all the plan's graphs. */
+uint32_t opi_tensor_flags(const opi_decision *plan);
 /* members.c: divides a variant's graph among the members of tensor groups, by the stages of its
  * nodes. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
 opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,

@@ -93,9 +93,10 @@ static opipe_status note_states(const making *m, opi_variant_slice *slice, opipe
 
 /* whole: the graph of a micro-batch, or of a member. */
 static opipe_status finish_forward(const making *m, const opi_bound *whole,
-                                   opi_variant_slice *slice, opipe_error *err) {
+                                   const opi_train_member *member, opi_variant_slice *slice,
+                                   opipe_error *err) {
   OPI_TRY(note_states(m, slice, err));
-  return opi_forward_draws(m->plan, m->file, m->bind, whole, &m->model->token_axes,
+  return opi_forward_draws(m->plan, m->file, m->bind, whole, &m->model->token_axes, member,
                            &m->model->arena, slice, err);
 }
 
@@ -126,13 +127,13 @@ static opipe_status assign(const making *m, const opi_bound *bound, const uint32
 
 /* Makes the graph of all passes of a slice or of a member, whose stages are known. */
 static opipe_status differentiate(const making *m, const opi_bound *whole, const opi_bound *bound,
-                                  const opi_divided_classes *classes, opi_variant_slice *slice,
+                                  const opi_train_member *member, opi_variant_slice *slice,
                                   opipe_error *err) {
   slice->graph = bound->graph;
   if (!opi_plan_trains(m->plan))
-    return finish_forward(m, whole, slice, err);
+    return finish_forward(m, whole, member, slice, err);
   OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
-                             &m->model->token_axes, classes, m->bind, &slice->training, err));
+                             &m->model->token_axes, member, m->bind, &slice->training, err));
   take_training(slice);
   return OPIPE_OK;
 }
@@ -153,8 +154,9 @@ static opipe_status make_members(const making *m, opi_variant *variant, opipe_er
   for (uint32_t k = 0; k < m->model->n_members; ++k) {
     const opi_bound *bound = variant->shards->members[k].bound;
     const opi_divided_classes classes = {variant->classes, m->model->n_members, k};
-    OPI_TRY(differentiate(m, bound, bound, variant->classes == NULL ? NULL : &classes,
-                          &variant->slices[k], err));
+    const opi_train_member member = {variant->bound, &variant->shards->members[k],
+                                     variant->classes == NULL ? NULL : &classes};
+    OPI_TRY(differentiate(m, bound, bound, &member, &variant->slices[k], err));
   }
   return OPIPE_OK;
 }
@@ -168,10 +170,9 @@ static opipe_status name_tokens(const opi_cut_model *model, uint32_t k, opipe_st
                                 (long long)(slice->first + slice->length - 1));
 }
 
-static opipe_status bind_variant(const making *m, bool first, opi_variant *variant,
-                                 opipe_error *err) {
-  opi_cut_model *model = m->model;
-  OPI_TRY(make_slices(m, variant, err));
+/* The variant's whole graph. */
+static opipe_status bind_whole(const making *m, bool first, opi_variant *variant,
+                               opipe_error *err) {
   const int64_t bound_rows = /* of from->bound */
       opi_microbatch_rows(m->plan->binding.batch_rows, m->plan->n_microbatches, 0);
   const bool other = m->plan->shares != NULL && variant->rows != bound_rows; /* all are pieces */
@@ -183,6 +184,14 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
                              &variant->own, err));
     variant->bound = variant->own;
   }
+  return OPIPE_OK;
+}
+
+static opipe_status bind_variant(const making *m, bool first, opi_variant *variant,
+                                 opipe_error *err) {
+  opi_cut_model *model = m->model;
+  OPI_TRY(make_slices(m, variant, err));
+  OPI_TRY(bind_whole(m, first, variant, err));
   if (first) {
     OPI_TRY(
         opi_token_axes_find(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
@@ -230,15 +239,73 @@ static opipe_status resize_variant(const making *m, const opi_variant *base,
   return OPIPE_OK;
 }
 
+/* ---- members that have some of the rows ---- */
+
+static bool same_uses(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32_t n_b) {
+  return n_a == n_b && (n_a == 0 || memcmp(a, b, n_a * sizeof *a) == 0);
+}
+
+/* Checks that the graphs of a member in two variants have the same nodes. */
+static opipe_status compare(const opi_variant *base, const opi_variant *other, uint32_t k,
+                            opipe_error *err) {
+  const opi_graph *a = base->slices[k].graph, *b = other->slices[k].graph;
+  uint32_t n = 0;
+  while (n < a->n_nodes && n < b->n_nodes && strcmp(a->nodes[n].op, b->nodes[n].op) == 0 &&
+         same_uses(a->nodes[n].in, a->nodes[n].n_in, b->nodes[n].in, b->nodes[n].n_in) &&
+         same_uses(a->nodes[n].out, a->nodes[n].n_out, b->nodes[n].out, b->nodes[n].n_out))
+    ++n;
+  if (n == a->n_nodes && n == b->n_nodes)
+    return OPIPE_OK;
+  return opi_fail(
+      err, OPIPE_E_UNSUPPORTED,
+      "sequence=1: member %u of a tensor group has another graph with %lld row%s of the "
+      "batch than with %lld, from '%.80s' on: micro-batches must have equally many rows",
+      k, (long long)other->rows, other->rows == 1 ? "" : "s", (long long)base->rows,
+      n < b->n_nodes ? b->nodes[n].name : "its end");
+}
+
+/* The whole graph for the variant's rows, derived from those of two, is divided: rows of members do
+ * not scale with those of the batch. */
+static opipe_status divide_variant(const making *m, const opi_variant *base,
+                                   const opi_variant *probe, opi_variant *variant,
+                                   opipe_error *err) {
+  const opi_row_change change = {base->rows, probe->rows, variant->rows};
+  opi_arena *arena = &m->model->arena;
+  opi_bound *whole = OPI_ARENA_NEW(arena, opi_bound);
+  if (whole == NULL)
+    return opi_fail_nomem(err, sizeof *whole, "graphs");
+  *whole = *base->bound; /* owned by the base */
+  whole->dims = opi_arena_copy(arena, whole->dims, whole->n_dims * sizeof *whole->dims);
+  if (whole->dims == NULL)
+    return opi_fail_nomem(err, whole->n_dims * sizeof *whole->dims, "graphs");
+  for (uint32_t d = 0; d < whole->n_dims && d < probe->bound->n_dims; ++d) {
+    (void)opi_rows_int(&change, base->bound->dims[d].value, probe->bound->dims[d].value,
+                       &whole->dims[d].value);
+  }
+  OPI_TRY(opi_graph_with_rows(base->bound->graph, probe->bound->graph, &change, arena,
+                              &whole->graph, err));
+  variant->bound = whole;
+  OPI_TRY(make_slices(m, variant, err));
+  OPI_TRY(make_members(m, variant, err));
+  for (uint32_t k = 0; k < m->model->n_members; ++k)
+    OPI_TRY(compare(base, variant, k, err));
+  return OPIPE_OK;
+}
+
 static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
   opi_cut_model *model = m->model;
   opi_variant probe = {.rows = probe_rows};
-  opipe_status status = bind_variant(m, false, &probe, err);
+  const bool divides = m->plan->sequence && model->n_members > 1;
+  opipe_status status =
+      divides ? bind_whole(m, false, &probe, err) : bind_variant(m, false, &probe, err);
   if (status < 0)
     (void)opi_error_prefix(err, "bound with %lld rows: ", (long long)probe_rows);
   for (uint32_t v = 0; v < model->n_variants && status >= 0; ++v) {
-    if (v != model->base)
-      status = resize_variant(m, &model->variants[model->base], &probe, &model->variants[v], err);
+    const opi_variant *base = &model->variants[model->base];
+    if (v == model->base)
+      continue;
+    status = divides ? divide_variant(m, base, &probe, &model->variants[v], err)
+                     : resize_variant(m, base, &probe, &model->variants[v], err);
   }
   empty(model, &probe);
   return status;

@@ -113,7 +113,13 @@ typedef struct opipe_plan_params {
                       all of them. 0: 1 */
 #endif
 } opipe_plan_params;
-enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };
+enum {
+  OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u,
+  OPIPE_PLAN_IMPROVE = 2u, /* 1.3: search:from=NAME */
+  OPIPE_PLAN_SEQUENCE = 4u /* 1.5: with `tensor` above 1: what members would all compute alike
+                              (norms, Dropout, residuals) each does for some of the rows (samples x
+                              tokens) alone (Korthikanti et al. 2022) */
+};
 
 typedef struct opipe_plan_info {
   uint32_t struct_size;
