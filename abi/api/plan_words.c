@@ -20,6 +20,8 @@ static const word plan_words[] = {WORD(opipe_plan_params, n_stages, U32, "stages
                                   WORD(opipe_plan_params, n_microbatches, U32, "micro-batches"),
                                   WORD(opipe_plan_params, replicas, U32, "replicas"),
                                   WORD(opipe_plan_params, tensor, U32, "tensor width"),
+                                  WORD(opipe_plan_params, offload, TEXT, "offload"),
+                                  WORD(opipe_plan_params, offload_bytes, U64, "offload's memory"),
                                   WORD(opipe_plan_params, schedule, TEXT, "schedule"),
                                   WORD(opipe_plan_params, cut, TEXT, "cut"),
                                   WORD(opipe_plan_params, batch_dim, TEXT, "batch dimension"),

@@ -39,10 +39,10 @@ typedef struct cli_train_texts {
   cli_list data, parameters, no_decay;
   cli_list globs;
   bool globs_train[CLI_LIST_MOST]; /* of globs: --trainable, or --frozen */
-  const char *loss, *optimizer, *lr_schedule, *recompute, *compute, *replicas, *shard;
+  const char *loss, *optimizer, *lr_schedule, *recompute, *offload, *compute, *replicas, *shard;
   const char *save, *resume, *save_model, *save_gradients;
   double clip;
-  uint64_t n_steps, n_epochs, save_every;
+  uint64_t n_steps, n_epochs, save_every, offload_bytes;
   uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
   uint32_t batch, tensor;
   bool shuffle, go_on, overwrite;

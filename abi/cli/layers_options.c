@@ -47,6 +47,8 @@ static const option_row rows[] = {
     {"microbatches", ASKED, NULL},
     {"replicas", ASKED, NULL},
     {"tensor", 0, "divides the graph of a model"},
+    {"offload", 0, "moves stashes of a model's plan"},
+    {"offload-memory", 0, "caps stashes of a model's plan"},
     {"recompute", ASKED, NULL},
     {"planner", ASKED, NULL},
     {"auto", ASKED, NULL},

@@ -430,6 +430,7 @@ void cli_cut_nothing(cli_options *io_options) {
   o->n_stages = o->n_microbatches = 1;
   o->n_ranks = o->t.tensor = 0;
   o->t.sequence = false;
+  o->t.offload = NULL;
   o->n_devices = o->n_devices == 0 || alike < o->n_devices ? 0 : 1;
   o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
   o->memory_bytes = 0;
@@ -499,6 +500,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .n_ranks = o->n_ranks,
       .transport = o->transport,
       .team = s->team,
+      .offload = o->t.offload,
+      .offload_bytes = o->t.offload_bytes,
       .places = s->team == NULL ? NULL : s->places,
       .n_places = s->team == NULL ? 0 : s->n_places,
       .train = train,

@@ -174,6 +174,12 @@ const cli_option cli_option_rows[] = {
      .in_plan = true},
     {OPTIMIZE, "recompute", "none|stage|block|attention", "values that the backward recomputes",
      TEXT(t.recompute), .in_plan = true},
+    {OPTIMIZE, "offload", "auto|none|GLOB",
+     "stashes that wait in the host's memory between forwards and backwards: tensors whose names "
+     "match; auto: as few as caps demand, or, with --recompute, all in its place if that is faster",
+     TEXT(t.offload), .in_plan = true},
+    {OPTIMIZE, "offload-memory", "SIZE", "most host memory of a rank for --offload",
+     SIZE(t.offload_bytes), .in_plan = true},
     {OPTIMIZE, "compute", &OPIPE_COMPUTE_TYPES(COMPUTE_WORD)[1], "type of activations and products",
      TEXT(t.compute), .in_plan = true},
     {OPTIMIZE, "shard", "none|optimizer",

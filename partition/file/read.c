@@ -15,6 +15,7 @@
 #include "partition/file/devices.h"
 #include "partition/file/file.h"
 #include "partition/file/kernels.h"
+#include "partition/file/offload.h"
 #include "partition/file/outline.h"
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
@@ -490,6 +491,10 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
                     ", its parts add up to %" PRIu64,
                     rank, m->total_bytes, sum);
   }
+  if (r->plan->decided.n_offload != 0) {
+    OPI_TRY(
+        opi_json_get_u64(object, WHAT, "offload_bytes", BYTES_MOST, &m->offload_bytes, r->err));
+  }
   if (json_object_get(object, "fallback_nodes") != NULL) {
     OPI_TRY(opi_json_get_u64(object, WHAT, "fallback_nodes", BYTES_MOST, &m->n_fallback, r->err));
     OPI_TRY(opi_json_get_u64(object, WHAT, "host_bytes", BYTES_MOST, &m->host_bytes, r->err));
@@ -614,6 +619,7 @@ opipe_status opi_reading_beginning(opi_reading *r) {
   OPI_TRY(read_schedule(r));
   OPI_TRY(opi_json_read_tensor(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
+  OPI_TRY(opi_json_read_offload(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));
   return read_cost(r);

@@ -7,6 +7,7 @@
 #include "partition/file/devices.h"
 #include "partition/file/file.h"
 #include "partition/file/kernels.h"
+#include "partition/file/offload.h"
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
@@ -186,6 +187,8 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
       opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
                       m->state_bytes, m->stream_bytes);
     }
+    if (plan->decided.n_offload != 0)
+      opi_text_printf(t, ", \"offload_bytes\": %" PRIu64, m->offload_bytes);
     if (m->n_fallback != 0) {
       opi_text_printf(t, ", \"host_bytes\": %" PRIu64 ", \"fallback_nodes\": %" PRIu64,
                       m->host_bytes, m->n_fallback);
@@ -275,6 +278,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   opi_json_write_states(&t, plan, decisions);
   opi_json_write_train(&t, plan, decisions);
   opi_json_write_tensor(&t, &plan->decided);
+  opi_json_write_offload(&t, &plan->decided, decisions);
   write_stages(&t, plan, decisions);
   write_actions(&t, &plan->decided);
   if (!decisions) {

@@ -3,7 +3,7 @@
  * next tensor there, or before which POST if that tensor is received. */
 #include <string.h>
 
-#include "partition/lists/listing.h"
+#include "partition/lists/offloads.h"
 
 static opipe_status note_left(opi_listing *l, uint32_t occurrence, uint32_t before, int32_t lap) {
   for (uint32_t i = l->left.of[occurrence]; i != OPIPE_NONE; i = l->left.list[i].next) {
@@ -91,6 +91,17 @@ static opipe_status find_left_circle(opi_listing *l) {
   return OPIPE_OK;
 }
 
+/* The action with which an occurrence that is not posted begins. */
+static uint32_t first_touch(const opi_listing *l, uint32_t occurrence) {
+  const uint32_t c = occurrence / l->plan->n_microbatches, m = occurrence % l->plan->n_microbatches;
+  const opi_cell *cell = &l->cut->cells[c];
+  opi_away away;
+  if (cell->source == OPI_CELL_RECEIVED && l->cut->routes[cell->route].offload &&
+      opi_away_find(&l->slots, c, m, &away))
+    return away.returns;
+  return l->slots.occurrences[occurrence].first_action;
+}
+
 /* The same for a list with a beginning and an end: before the tensor that is made, copied or loaded
  * there, or before the POST if it is received. */
 static opipe_status find_left_list(opi_listing *l) {
@@ -100,7 +111,7 @@ static opipe_status find_left_list(opi_listing *l) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     const opi_cell *cell = &l->cut->cells[o / n_mb];
     const bool posted = cell->source == OPI_CELL_RECEIVED && !l->cut->routes[cell->route].within;
-    const uint32_t key = posted ? opi_listing_post_key(l, (uint32_t)o) : next->first_action;
+    const uint32_t key = posted ? opi_listing_post_key(l, (uint32_t)o) : first_touch(l, (uint32_t)o);
     for (uint32_t i = next->before; i != OPIPE_NONE; i = l->slots.before[i].next)
       OPI_TRY(note_left(l, l->slots.before[i].occurrence, key, 0));
   }

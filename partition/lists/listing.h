@@ -51,6 +51,12 @@ typedef struct opi_group_sums {
   uint32_t n_awaited;
 } opi_group_sums;
 
+/* Moves by the action at which they stand: OFFLOAD, LEAVE, RELOAD, RETURN. All empty: there are
+ * none. */
+typedef struct opi_move_keys {
+  opi_bucket leave, left, come, back;
+} opi_move_keys;
+
 typedef struct opi_listing {
   const opi_piece_plan *plan;
   const opi_cut *cut;
@@ -69,6 +75,7 @@ typedef struct opi_listing {
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
   opi_group_sums groups;
   opi_bucket awaits_at;     /* of groups.awaited, by action; n_actions: none */
+  opi_move_keys moves;
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;

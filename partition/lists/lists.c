@@ -2,7 +2,8 @@
 /* Steps around the compute records: loads, receives, sends, posts, drains, reductions, the update.
  *
  *   head posts
- *   | DRAIN.. LOAD RESERVE.. RECV.. COPY.. COMPUTE STORE SEND.. (DRAIN.. POST).. REDUCE..
+ *   | DRAIN.. LOAD RELOAD.. RESERVE.. RECV.. COPY.. RETURN.. COMPUTE STORE SEND.. OFFLOAD.. LEAVE..
+ *   | (DRAIN.. POST).. REDUCE..
  *   | ...
  *   | REDUCE.. DRAIN.. UPDATE
  *
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition/lists/listing.h"
+#include "partition/lists/offloads.h"
 /* ---- steps ---- */
 
 static opipe_status add(opi_listing *l, uint32_t kind, const opipe_action *action, uint32_t item) {
@@ -182,8 +183,19 @@ static opipe_status add_copies(opi_listing *l, uint32_t a) {
     const opi_cell *cell = &cut->cells[c];
     const opi_occurrence *o = opi_listing_occurrence(l, c, action->microbatch);
     if (cell->source == OPI_CELL_RECEIVED && cut->routes[cell->route].within &&
-        o->home == OPIPE_NONE && o->first_action == a)
+        !cut->routes[cell->route].offload && o->home == OPIPE_NONE && o->first_action == a)
       OPI_TRY(add(l, OPI_ACT_COPY, action, cell->route));
+  }
+  return OPIPE_OK;
+}
+
+/* Adds the steps of moves that stand at an action of the rank. */
+static opipe_status add_moves(opi_listing *l, uint32_t kind, const opi_bucket *b, uint32_t a) {
+  for (uint32_t i = b->first == NULL ? 0 : b->first[a]; b->first != NULL && i < b->first[a + 1];
+       ++i) {
+    const opi_list_move *move = &l->lists->moves[b->items[i]];
+    const bool out = kind == OPI_ACT_OFFLOAD || kind == OPI_ACT_LEAVE;
+    OPI_TRY(add(l, kind, &l->plan->actions[out ? move->forward : move->reader], b->items[i]));
   }
   return OPIPE_OK;
 }
@@ -196,6 +208,7 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
     OPI_TRY(add_drains(l, a, false));
   if (has_cell(l, action, false))
     OPI_TRY(add(l, OPI_ACT_LOAD, action, OPIPE_NONE));
+  OPI_TRY(add_moves(l, OPI_ACT_RELOAD, &l->moves.come, a));
   if (!l->reference) {
     if (!first)
       OPI_TRY(add_drains(l, a, opi_action_is_next(action)));
@@ -204,13 +217,17 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
     OPI_TRY(add_bucket(l, OPI_ACT_RECV, &l->recvs, a));
   }
   OPI_TRY(add_copies(l, a));
+  OPI_TRY(add_moves(l, OPI_ACT_RETURN, &l->moves.back, a));
   OPI_TRY(opi_piece_sums(l->plan, action->stage) ? add_sums(l, a)
                                                  : add(l, OPI_ACT_COMPUTE, action, a));
   if (has_cell(l, action, true))
     OPI_TRY(add(l, OPI_ACT_STORE, action, OPIPE_NONE));
+  if (!l->strict)             /* else by time */
+    OPI_TRY(add_sends(l, a)); /* first, as other ranks wait for them */
+  OPI_TRY(add_moves(l, OPI_ACT_OFFLOAD, &l->moves.leave, a));
+  OPI_TRY(add_moves(l, OPI_ACT_LEAVE, &l->moves.left, a));
   if (l->strict)
-    return OPIPE_OK;        /* by time */
-  OPI_TRY(add_sends(l, a)); /* first, as other ranks wait for them */
+    return OPIPE_OK;
   return l->reference ? OPIPE_OK : add_bucket(l, OPI_ACT_POST, &l->posts, a);
 }
 
@@ -365,6 +382,16 @@ static void find_freed(opi_listing *l) {
       src = occurrences[src].home;
     lists->freed_after[src] = OPIPE_NONE;
   }
+  for (uint32_t i = 0; i < lists->n_moves; ++i) { /* copies run beside programs */
+    for (uint32_t k = 0; k < lists->moves[i].n; ++k) {
+      const uint32_t cell =
+          l->cut->routes[lists->moved[lists->moves[i].first + k].route].src_cell;
+      size_t src = (size_t)cell * n_mb + lists->moves[i].microbatch;
+      while (occurrences[src].home != OPIPE_NONE)
+        src = occurrences[src].home;
+      lists->freed_after[src] = OPIPE_NONE;
+    }
+  }
 }
 
 static opipe_status keep_offsets(opi_listing *l) {
@@ -457,6 +484,7 @@ static opipe_status build_all(opi_listing *l, uint32_t n_classes, const uint32_t
                          .direct = is_direct(l),
                          .err = l->err};
   OPI_TRY(opi_slots_build(&l->slots, &l->scratch));
+  OPI_TRY(opi_listing_moves(l));
   OPI_TRY(opi_listing_messages(l));
   count_copies(l);
   OPI_TRY(opi_listing_keys(l));

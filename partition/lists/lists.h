@@ -79,6 +79,19 @@ typedef struct opi_meeting_call {
 /* The call that begins with a value. */
 opi_meeting_call opi_meeting_call_at(const opi_list_meeting *meeting, uint32_t value);
 
+/* Stashes that one forward leaves for one backward, by way of the host's memory (offloads.h). */
+typedef struct opi_list_move {
+  uint32_t rank, stage, microbatch;
+  uint32_t forward, reader; /* the plan's actions */
+  uint32_t first, n;        /* in moved */
+  uint64_t n_bytes;         /* of its tensors */
+  uint64_t at_bytes, host_bytes; /* place in the rank's host memory; with the gaps between tensors */
+} opi_list_move;
+typedef struct opi_list_moved {
+  uint32_t route;
+  uint64_t offset_bytes; /* in the move's place */
+} opi_list_moved;
+
 typedef struct opi_lists {
   opi_arena arena;
   opi_step *steps;      /* opi_step.pass: OPI_PROGRAM_* */
@@ -90,6 +103,9 @@ typedef struct opi_lists {
   opi_list_message *messages;
   opi_list_stream *streams;
   opi_list_meeting *meetings; /* an UPDATE awaits the gradients of its rank */
+  opi_list_move *moves;       /* [n_moves] by rank, then forward */
+  opi_list_moved *moved;      /* the tensors of all moves */
+  uint64_t *offload_bytes;    /* [n_ranks] host memory in which they wait */
   uint32_t *replica_of;       /* [n_stages * n_microbatches] */
   uint64_t *offsets;     /* [n_cells * n_microbatches] in the boundary buffer of rank `lies_on` */
   uint32_t *lies_on;     /* the same index: the instance's rank, or the reader's */
@@ -97,7 +113,7 @@ typedef struct opi_lists {
                             it leaves the rank, or belongs to another rank or the caller */
   uint64_t *boundary_bytes, *stash_bytes; /* [n_ranks]; the buffer is their sum. Packed: the most
                                              kept at one time, and the rest */
-  uint32_t n_steps, n_ranks, n_messages, n_streams, n_meetings, n_positions;
+  uint32_t n_steps, n_ranks, n_messages, n_streams, n_meetings, n_positions, n_moves;
   uint32_t n_made_in_place,
       n_copied; /* tensors of a body that travel: made where they are read, or copied */
   uint64_t copied_bytes;

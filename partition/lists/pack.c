@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "partition/lists/slots.h"
+#include "partition/lists/offloads.h"
 
 typedef struct block {
   uint64_t at, end; /* bytes */
@@ -59,7 +59,10 @@ static void find_life(opi_slots *s, uint32_t c, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[c];
   opi_occurrence *o = &s->occurrences[(size_t)c * n_mb + m];
   const uint32_t first = s->plan->rank_first[o->rank];
-  o->from = o->first_action - first;
+  opi_away away;
+  const bool returns = cell->source == OPI_CELL_RECEIVED && s->cut->routes[cell->route].offload &&
+                       opi_away_find(s, c, m, &away);
+  o->from = (returns ? away.returns : o->first_action) - first;
   for (uint32_t r = cell->route;
        cell->source == OPI_CELL_RECEIVED && r < cell->route + cell->n_routes; ++r) {
     const opi_route *route = &s->cuts[opi_row_class_of(s->plan->whole, m)]->routes[r];

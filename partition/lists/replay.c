@@ -26,6 +26,7 @@
 #include <stdio.h>
 
 #include "partition/lists/meetings.h"
+#include "partition/lists/offloads.h"
 #include "partition/plan/rules.h"
 
 /* Times at which a message's ends, and the message itself, were there; NEVER before. */
@@ -65,6 +66,7 @@ typedef struct replay {
   uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] it has updated in its item */
   opi_meetings meetings; /* sums over ranks */
+  opi_moves_clock moves; /* stashes on their way to the host and back: each rank's own affair */
   uint32_t n_items, rule;
   bool twice; /* weights in two versions */
   bool timed;
@@ -256,6 +258,8 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     compute(p, rank, step);
   if (step->kind == OPI_ACT_UPDATE)
     return update(p, rank, step);
+  if (opi_step_moves(step))
+    opi_moves_advance(&p->moves, rank, step, p->timed, &p->now[rank]);
   if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM) {
     opi_meetings_come(&p->meetings, rank, batch_of(p, rank, step), step->route, p->step[rank],
                       p->now[rank]);
@@ -524,6 +528,7 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   OPI_TRY(opi_meetings_open(
       p->lists, p->n_items, &p->clock, first_update(p) + (uint64_t)p->n_items * n_ranks,
       p->timed ? &p->plan->whole->link : NULL, scratch, &p->meetings, p->err));
+  OPI_TRY(opi_moves_clock_open(p->plan, p->lists, scratch, &p->moves, p->err));
   OPI_TRY(find_groups(p, scratch));
   return check_order(p, scratch);
 }

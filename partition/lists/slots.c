@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "partition/lists/offloads.h"
+
 static size_t occurrence(const opi_slots *s, uint32_t cell, uint32_t m) {
   return (size_t)cell * s->plan->n_microbatches + m;
 }
@@ -57,6 +59,11 @@ static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occu
           "schedule '%s': rows of tensor '%s' of micro-batch %u are made on rank %u and "
           "read on rank %u",
           s->plan->whole->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
+    }
+    opi_away away;
+    if (route->offload && opi_away_find(s, c, m, &away)) {
+      o->t0 = opi_away_returns(s, &away);
+      continue;
     }
     if (here && (!route->within || stays(s, r, o->rank)))
       o->home = (uint32_t)occurrence(s, route->src_cell, m);
@@ -191,7 +198,8 @@ static void place_direct(opi_slots *s, uint32_t c, uint32_t m) {
       (cell->readers & ~(1u << cell->phase)) != 0 || !is_whole(s, first))
     return;
   for (uint32_t r = cell->first_out; r != OPIPE_NONE; r = s->cut->routes[r].next_out) {
-    if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE)
+    if (s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)].home != OPIPE_NONE ||
+        s->cut->routes[r].offload)
       return;
   }
   const uint32_t to = s->cut->routes[first].dst_cell;
@@ -210,6 +218,12 @@ static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
   const size_t made =
       ((size_t)route->src_stage * s->plan->n_microbatches + m) * OPI_PHASES + route->phase;
   const uint64_t start = t->phase_start[made], end = t->phase_end[made];
+  opi_away away;
+  if (route->offload && dst->home == OPIPE_NONE && opi_away_find(s, route->dst_cell, m, &away)) {
+    const uint64_t left = opi_away_left(s, &away);
+    src->t1 = left > src->t1 ? left : src->t1;
+    return;
+  }
   const bool here = dst->home != OPIPE_NONE || route->within;
   const uint32_t last = dst->home != OPIPE_NONE ? dst->last_action : dst->first_action;
   uint64_t until =
@@ -227,9 +241,10 @@ static void follow_route(opi_slots *s, uint32_t r, uint32_t m) {
 
 /* Routes within instances come first: their source may itself lie in another stage's place. */
 static void follow_routes(opi_slots *s) {
-  for (uint32_t r = 0; r < s->cut->n_routes; ++r) {
+  for (uint32_t i = 0; i < 2 * s->cut->n_routes; ++i) { /* offloads, then all others */
+    const uint32_t r = i % s->cut->n_routes;
     for (uint32_t m = 0; m < s->plan->n_microbatches; ++m) {
-      if (!route_of(s, r, m)->empty)
+      if (s->cut->routes[r].offload == (i < s->cut->n_routes) && !route_of(s, r, m)->empty)
         follow_route(s, r, m);
     }
   }

@@ -150,6 +150,21 @@ static void describe_few_bits(opi_text *t, const opi_plan *plan) {
   }
 }
 
+static void describe_offloads(opi_text *t, const opi_plan *plan) {
+  const opi_decision *d = &plan->decided;
+  for (uint32_t r = 0; d->n_offload != 0 && r < d->n_ranks; ++r) {
+    const double rate = d->devices[r].host_bytes_per_ns;
+    if (r == 0)
+      opi_text_printf(t, "offloads of %u tensor%s, with host memory of", d->n_offload,
+                      d->n_offload == 1 ? "" : "s");
+    opi_text_printf(t, "%s rank %u:", r == 0 ? "" : ",", r);
+    bytes_text(t, plan->predicted.memory[r].offload_bytes);
+    if (rate > 0)
+      opi_text_printf(t, " at %.3g GB/s", rate);
+  }
+  opi_text_puts(t, d->n_offload == 0 ? "" : "\n");
+}
+
 static void describe_shares(opi_text *t, const opi_decision *plan) {
   for (uint32_t s = 0; s < plan->n_stages; ++s)
     opi_text_printf(t, "%s%u", s == 0 ? "" : "+", plan->shares[s]);
@@ -189,6 +204,7 @@ static void describe_training(opi_text *t, const opi_plan *plan) {
     bytes_text(t, m->stash_bytes);
     opi_text_puts(t, "\n");
   }
+  describe_offloads(t, plan);
 }
 
 static void describe_states(opi_text *t, const opi_plan *plan) {

@@ -8,6 +8,7 @@
 #include "partition/make/tensor.h"
 #include "partition/make/work.h"
 #include "partition/memory/predict.h"
+#include "partition/program/offloads.h"
 #include "partition/plan/kernels.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
@@ -290,6 +291,97 @@ static opipe_status keep_playlist(const finish *f) {
   return OPIPE_OK;
 }
 
+/* ---- offloads ---- */
+
+/* The rate of copies between a rank's device and the host, which only plans that offload need. */
+static opipe_status ask_rate(const finish *f, uint32_t r) {
+  const opi_rank_device *d = &f->devices[r];
+  double rate = 0;
+  if (d->backend == NULL || !OPIPE_HAS(d->backend->table, opipe_backend, host_rate) ||
+      d->backend->table->host_rate == NULL)
+    return OPIPE_OK;
+  OPI_TRY(OPI_ASK("backend", d->backend, host_rate, f->err, d->device, &rate));
+  if (!(rate >= 0 && rate <= 1e18)) {
+    return opi_fail(f->err, OPIPE_E_ABI,
+                    "backend '%s' moves %g bytes per second to the host and back (0 to 1e18)",
+                    d->backend->id, rate);
+  }
+  f->plan->decided.devices[r].host_bytes_per_ns = rate * 1e-9;
+  return OPIPE_OK;
+}
+
+static opipe_status ask_rates(const finish *f) {
+  for (uint32_t r = 0; f->devices != NULL && r < f->plan->decided.n_ranks; ++r)
+    OPI_TRY(ask_rate(f, r));
+  return OPIPE_OK;
+}
+
+/* Offloads what matches, unless caps are to decide. */
+static opipe_status choose_offloads(finish *f) {
+  opi_decision *plan = &f->plan->decided;
+  const char *glob = f->making->offload;
+  if (glob == NULL)
+    return plan->n_offload == 0 ? OPIPE_OK : ask_rates(f);
+  OPI_TRY(opi_offload_check(plan, f->err));
+  OPI_TRY(ask_rates(f));
+  if (f->making->offload_least)
+    return OPIPE_OK;
+  OPI_TRY(opi_offload_match(f->model, glob, &f->plan->arena, &plan->offload, &plan->n_offload,
+                            f->err));
+  return opi_offload_split(plan, f->model, f->err);
+}
+
+static opipe_status check_bytes(const finish *f, opipe_error *err) {
+  const opi_plan *plan = f->plan;
+  const uint64_t most = f->making->offload_bytes;
+  OPI_TRY(opi_plan_check_caps(plan, err));
+  for (uint32_t r = 0; most != 0 && r < plan->decided.n_ranks; ++r) {
+    const uint64_t bytes = plan->predicted.memory[r].offload_bytes;
+    if (bytes > most) {
+      return opi_fail(err, OPIPE_E_LIMIT,
+                      "rank %u: stashes that wait in the host's memory need %llu bytes of it, which "
+                      "exceeds their cap of %llu",
+                      r, (unsigned long long)bytes, (unsigned long long)most);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* Predicts the current order with the first n of the plan's names. */
+static opipe_status offload_first(finish *f, const uint32_t *alignment, const char **names,
+                                  uint32_t n, opipe_error *err) {
+  opi_plan *plan = f->plan;
+  plan->decided.offload = names;
+  plan->decided.n_offload = n;
+  OPI_TRY(build_model(f));
+  OPI_TRY(predict(f, alignment, plan->predicted.memory));
+  return check_bytes(f, err);
+}
+
+/* The order exceeds a cap: offloads as few tensors as make it fit, those with most bytes first. */
+static opipe_status offload_least(finish *f, const uint32_t *alignment) {
+  const char **names = NULL;
+  uint32_t n = 0, low = 0;
+  OPI_TRY(opi_offload_match(f->model, f->making->offload, &f->plan->arena, &names, &n, f->err));
+  const opipe_status status = offload_first(f, alignment, names, n, f->err);
+  if (status == OPIPE_E_LIMIT)
+    return opi_error_prefix(f->err, "with all stashes offloaded: ");
+  OPI_TRY(status);
+  uint32_t high = n, last = n; /* low does not fit, high does */
+  while (high - low > 1) {
+    opipe_error own = OPIPE_ERROR_INIT;
+    last = low + (high - low) / 2;
+    const opipe_status fits = offload_first(f, alignment, names, last, &own);
+    if (fits < 0 && fits != OPIPE_E_LIMIT)
+      return fits;
+    if (fits == OPIPE_OK)
+      high = last;
+    else
+      low = last;
+  }
+  return last == high ? OPIPE_OK : offload_first(f, alignment, names, high, f->err);
+}
+
 static opipe_status finish_all(finish *f) {
   opi_plan *plan = f->plan;
   uint32_t *alignment = OPI_ARENA_ARRAY(&f->scratch, uint32_t, plan->decided.n_ranks);
@@ -302,18 +394,23 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(check_batch(f));
   OPI_TRY(opi_states_place(&plan->decided, f->bound->graph, f->err));
   OPI_TRY(open_devices(f));
+  if (f->making->offload != NULL)
+    plan->decided.n_offload = 0;
   OPI_TRY(build_model(f));
   if (opi_plan_trains(&plan->decided))
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
   OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
+  OPI_TRY(choose_offloads(f));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));
+  if (f->making->offload_least && opi_plan_check_caps(plan, NULL) == OPIPE_E_LIMIT)
+    OPI_TRY(offload_least(f, alignment));
   OPI_TRY(keep_playlist(f));
   opi_plan_count_work(plan, f->making->facts, f->model);
   OPI_TRY(opi_plan_count_few_bits(plan, f->model, f->err));
-  return opi_plan_check_caps(plan, f->err);
+  return check_bytes(f, f->err);
 }
 
 static bool all_asked(const opi_making *making) {

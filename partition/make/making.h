@@ -20,6 +20,9 @@ typedef struct opi_making {
   opi_plan *plan;
   const opi_device_facts *facts; /* [n_ranks] in the maker's scratch memory */
   opi_told_caps told;            /* written by search/capped.c and finish.c */
+  const char *offload;           /* glob of stashes to offload; NULL: the plan's own */
+  bool offload_least;            /* of those that match, only as many as caps demand */
+  uint64_t offload_bytes;        /* most host memory of a rank for it; 0: no limit */
 } opi_making;
 
 /* Completes a plan from stage_of_node and actions, like opi_plan_finish, but the schedule may be

@@ -56,6 +56,7 @@ static opipe_status plan_parts(const opi_decision *from, const opi_parts_place *
   plan->actions = NULL;
   plan->rank_first = NULL;
   plan->n_actions = 0;
+  plan->n_offload = 0;
   return repeat_device(from, place->rank, place->n_parts, scratch, plan, err);
 }
 
@@ -137,7 +138,8 @@ static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *
     return opi_fail_nomem(err, n * sizeof *memory, "parts of a model");
   for (uint32_t k = 0; k < n; ++k)
     devices[k] = *device;
-  const opi_lists lists = {.boundary_bytes = nothing, .stash_bytes = nothing};
+  const opi_lists lists = {
+      .boundary_bytes = nothing, .stash_bytes = nothing, .offload_bytes = nothing};
   OPI_TRY(opi_memory_predict(p->plan, 0, p->model, &lists, devices, 0, memory, NULL, err));
   p->memory = memory;
   return fill_runs(p, scratch, runs, err);

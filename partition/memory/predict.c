@@ -262,6 +262,7 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
     m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
     m->boundary_bytes = lists->boundary_bytes[r];
     m->stash_bytes = lists->stash_bytes[r];
+    m->offload_bytes = lists->offload_bytes[r];
     uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;
     if (!add_states(p, r) || opi_add_u64(total, m->state_bytes, &total) ||
         opi_add_u64(total, m->params_bytes, &total) ||

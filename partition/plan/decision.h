@@ -76,6 +76,9 @@ typedef struct opi_decision {
   uint32_t n_slices, n_parts; /* 0 means 1. Forward plans have no parts */
   uint32_t *slice_lengths;    /* [n_slices] tokens; NULL: equal */
   uint32_t versions, sync;    /* OPIPE_VERSIONS_*, OPIPE_SYNC_* */
+  const char **offload; /* [n_offload] training: names of the tensors that wait in the host's memory
+                           between forwards and backwards (program/offloads.h) */
+  uint32_t n_offload;
   /* Where ranks compute and how they send. */
   opi_device_spec *devices; /* [n_ranks] */
   uint32_t depth;           /* slots per boundary tensor between neighbours */

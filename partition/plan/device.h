@@ -64,6 +64,8 @@ typedef struct opi_device_spec {
   uint32_t domain;       /* devices with host memory share it within a domain */
   uint32_t memory_with; /* memory_bytes is one cap shared with an earlier rank: that rank's number +
                            1; 0: not shared with an earlier one */
+  double host_bytes_per_ns; /* plans that offload: each way between its memory and the host's; 0:
+                               unknown. No part of the decision */
 } opi_device_spec;
 
 /* True if a and b are the same device, with the same memory. */

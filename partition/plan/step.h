@@ -21,7 +21,12 @@ enum {
   OPI_ACT_RESERVE = 10, /* allows the producer of a message to write it in place */
   /* sums over a group of ranks inside a stage, between stretches (program/stretches.h) */
   OPI_ACT_SUM = 11,  /* comes to a sum */
-  OPI_ACT_AWAIT = 12 /* waits for its result */
+  OPI_ACT_AWAIT = 12, /* waits for its result */
+  /* stashes in the host's memory (lists/offloads.h) */
+  OPI_ACT_OFFLOAD = 13, /* begins to copy the tensors of a move to the host's memory */
+  OPI_ACT_LEAVE = 14,   /* waits until they have left the device's */
+  OPI_ACT_RELOAD = 15,  /* begins to copy them back */
+  OPI_ACT_RETURN = 16   /* waits until they have returned */
 };
 /* Programs. E is the forward of an evaluation where it differs from F, because dropout is off or
  * the model has outputs that a training step does not return; it keeps nothing for a backward. */
@@ -40,7 +45,7 @@ typedef struct opi_step {
   uint32_t replica;
   uint32_t microbatch;
   uint32_t route; /* messages: index of the message; COPY: route; COMPUTE: action; REDUCE, SUM,
-                     AWAIT: meeting, OPIPE_NONE: of one rank alone */
+                     AWAIT: meeting, OPIPE_NONE: of one rank alone; OFFLOAD .. RETURN: move */
   uint32_t pass;  /* COMPUTE */
   uint32_t batch; /* POST, SEND under GROUPED: number of messages that start together, from this one
                      on; 0: starts alone, or with an earlier one */

@@ -65,6 +65,8 @@ typedef struct opi_route {
   uint32_t index;    /* counts routes with equal src_stage, dst_stage and phase */
   uint32_t next_out; /* the next route out of the same cell; OPIPE_NONE: none */
   bool within;       /* between pieces of one instance: one place, or copied on its rank */
+  bool offload;      /* within, of one stage: from its forward to its backward, by way of the host's
+                        memory or in place (offloads.h) */
   bool empty;        /* no row of a micro-batch of this class goes this way */
   uint64_t src_bytes, dst_bytes; /* start of its rows in either cell */
   uint64_t n_bytes;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "partition/program/batch.h"
+#include "partition/program/offloads.h"
 #include "partition/program/records.h"
 
 enum { PIECES_MOST = 1 << 20 };
@@ -358,6 +359,8 @@ opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **ou
     model->loss_stage = find_loss(model);
     status = opi_reductions_place(plan, model, err);
   }
+  if (status == OPIPE_OK)
+    status = opi_offload_split(plan, model, err);
   opi_free(plan->allocator, used, plan->n_stages * sizeof *used);
   if (status < 0) {
     opi_cut_model_free(model);

@@ -101,7 +101,10 @@ void emudev_device_close(opipe_device *device) {
 
 opipe_status emudev_device_usage(opipe_device *device, opipe_device_usage *io_usage,
                                  opipe_error *err) {
-  return device->self->inner->device_usage(device->inner, io_usage, err);
+  const opipe_status status = device->self->inner->device_usage(device->inner, io_usage, err);
+  if (status == OPIPE_OK && OPIPE_HAS(io_usage, opipe_device_usage, host_bytes))
+    io_usage->host_bytes += atomic_load(&device->host_bytes);
+  return status;
 }
 
 /* Where nothing is computed, what is read is zeros and not what the memory was used for before. */

@@ -42,10 +42,12 @@ typedef struct options {
   times pass[OPIPE_PASS_UPDATE]; /* of a run with nodes of that pass */
   double flops;                  /* per second; 0: not modelled */
   double bandwidth;              /* bytes per second; 0: not modelled */
+  double host_bandwidth;         /* of write and read, bytes per second; 0: they take no time */
   bool compute;                  /* do the arithmetic */
   bool async;                    /* queues work by threads of their own */
   uint32_t queued_most;          /* operations that wait in an asynchronous queue */
-  uint64_t fail_run, fail_late, stall_run, fail_alloc; /* which one, counted from 1; 0: none */
+  /* which one, counted from 1; 0: none */
+  uint64_t fail_run, fail_late, stall_run, fail_alloc, fail_copy;
   uint64_t stall_ns;
   char inner[256]; /* options for the inner device */
 } options;
@@ -55,7 +57,8 @@ struct opipe_device {
   opipe_device *inner;
   options options;
   uint32_t index;
-  _Atomic uint64_t n_runs, n_allocs;
+  _Atomic uint64_t n_runs, n_allocs, n_copies;
+  _Atomic uint64_t host_bytes; /* of host_alloc */
   opipe_queue *queues; /* the asynchronous ones that are open; lock */
 };
 
@@ -163,6 +166,14 @@ opipe_status emudev_buffer_import(opipe_device *device, uint64_t native, uint64_
                                   opipe_buffer **out_buffer, opipe_error *err);
 opipe_status emudev_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
 opipe_region emudev_region(const opipe_region *region); /* the same of the inner buffer */
+
+/* host.c */
+opipe_status emudev_host_alloc(opipe_device *device, uint64_t n_bytes, void **out_data,
+                               opipe_error *err);
+void emudev_host_free(opipe_device *device, void *data);
+opipe_status emudev_host_rate(opipe_device *device, double *out_rate, opipe_error *err);
+/* Modelled time of a copy between the device and the host. */
+uint64_t emudev_host_ns(const opipe_device *device, uint64_t n_bytes);
 
 /* work.c */
 /* The same under the lock, for an asynchronous queue. NOMEM: as many operations wait as the queue

@@ -6,6 +6,8 @@
  *                       a run takes the sum of those passes of which it has nodes
  *                       (times: N of all stages, or N+N+... of each stage of the plan)
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
+ *   host_bandwidth=N    copies between device and host run at this rate (bytes per second), else take
+ *                       no time
  *   compute=on|off      off: only the time passes; memory begins as zeros, outputs keep what was in
  *                       them
  *   async=0|1           1: what a queue is given is done later, by a thread of the queue's own
@@ -14,6 +16,7 @@
  *   fail_late=N         it fails when its event completes
  *   stall_run=N:MS      the Nth run takes MS milliseconds longer
  *   fail_alloc=N        the Nth buffer is refused
+ *   fail_copy=N         the Nth copy between device and host fails when its event completes
  *   kernels=...         goes to the inner backend, as any other key
  */
 #include <errno.h>
@@ -53,6 +56,8 @@ static opipe_status read_rate(const char *key, const char *value, options *out, 
     return malformed(key, value, "a number from 0 to 1e18", err);
   if (strcmp(key, "flops") == 0)
     out->flops = number;
+  else if (strcmp(key, "host_bandwidth") == 0)
+    out->host_bandwidth = number;
   else
     out->bandwidth = number;
   return OPIPE_OK;
@@ -94,6 +99,8 @@ static opipe_status read_fault(const char *key, const char *value, options *out,
     out->fail_late = n;
   } else if (strcmp(key, "fail_alloc") == 0) {
     out->fail_alloc = n;
+  } else if (strcmp(key, "fail_copy") == 0) {
+    out->fail_copy = n;
   } else {
     out->memory_bytes = n;
   }
@@ -146,9 +153,9 @@ static times *times_of(const char *key, options *out) {
 
 static opipe_status read_option(const char *key, const char *value, options *out,
                                 opipe_error *err) {
-  static const char *const rates[] = {"flops", "bandwidth"};
+  static const char *const rates[] = {"flops", "bandwidth", "host_bandwidth"};
   static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
-                                       "fail_alloc"};
+                                       "fail_alloc", "fail_copy"};
   static const char *const queues[] = {"async", "queue"};
   times *by_stage = times_of(key, out);
   if (by_stage != NULL)

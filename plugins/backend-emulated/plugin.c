@@ -3,7 +3,7 @@
  * when it is opened. */
 #include "emulated.h"
 
-static const opipe_backend backend_table = {.struct_size = (uint32_t)OPIPE_END(opipe_backend, sum),
+static const opipe_backend backend_table = {.struct_size = (uint32_t)OPIPE_END(opipe_backend, host_rate),
                                             .device_count = emudev_device_count,
                                             .device_query = emudev_device_query,
                                             .device_open = emudev_device_open,
@@ -53,7 +53,10 @@ static const opipe_backend backend_table = {.struct_size = (uint32_t)OPIPE_END(o
                                             .buffer_import = emudev_buffer_import,
                                             .event_create_timed = emudev_event_create_timed,
                                             .event_elapsed = emudev_event_elapsed,
-                                            .sum = emudev_sum};
+                                            .host_alloc = emudev_host_alloc,
+                                            .host_free = emudev_host_free,
+                                            .sum = emudev_sum,
+                                            .host_rate = emudev_host_rate};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

@@ -149,23 +149,49 @@ opipe_status emudev_event_sync(opipe_event *event, uint64_t timeout_ns, opipe_er
 
 /* ---- data between host and device ---- */
 
+/* The copy occupies its queue; it fails when its event completes, if the options say so. */
+static opipe_status take_time(opipe_queue *queue, const work *w, opipe_error *err) {
+  uint64_t free_ns = atomic_load_explicit(&queue->free_ns, memory_order_relaxed);
+  if (w->count != 0 && w->count == queue->device->options.fail_copy) {
+    return opipe_fail(err, OPIPE_E_DEVICE, "emulated device: copy %llu fails, as its options say",
+                      (unsigned long long)w->count);
+  }
+  if (queue->device->options.host_bandwidth <= 0)
+    return OPIPE_OK;
+  free_ns = free_ns < w->queued_ns ? w->queued_ns : free_ns;
+  free_ns += emudev_host_ns(queue->device, w->regions[0].n_bytes);
+  atomic_store_explicit(&queue->free_ns, free_ns, memory_order_relaxed);
+  return OPIPE_OK;
+}
+
 static opipe_status write_now(opipe_queue *queue, const work *w, opipe_error *err) {
-  return queue->self->inner->write(queue->inner, &w->regions[0], w->from, err);
+  const opipe_status status =
+      queue->self->inner->write(queue->inner, &w->regions[0], w->from, err);
+  return status < 0 ? status : take_time(queue, w, err);
 }
 
 opipe_status emudev_queue_write(opipe_queue *queue, const opipe_region *dst, const void *src,
                                 opipe_error *err) {
-  const work w = {.act = write_now, .regions = {emudev_region(dst)}, .from = src};
+  const work w = {.act = write_now,
+                  .regions = {emudev_region(dst)},
+                  .from = src,
+                  .count = atomic_fetch_add(&queue->device->n_copies, 1) + 1,
+                  .queued_ns = emudev_now()};
   return emudev_do(queue, &w, err);
 }
 
 static opipe_status read_now(opipe_queue *queue, const work *w, opipe_error *err) {
-  return queue->self->inner->read(queue->inner, w->to, &w->regions[0], err);
+  const opipe_status status = queue->self->inner->read(queue->inner, w->to, &w->regions[0], err);
+  return status < 0 ? status : take_time(queue, w, err);
 }
 
 opipe_status emudev_queue_read(opipe_queue *queue, void *dst, const opipe_region *src,
                                opipe_error *err) {
-  const work w = {.act = read_now, .regions = {emudev_region(src)}, .to = dst};
+  const work w = {.act = read_now,
+                  .regions = {emudev_region(src)},
+                  .to = dst,
+                  .count = atomic_fetch_add(&queue->device->n_copies, 1) + 1,
+                  .queued_ns = emudev_now()};
   return emudev_do(queue, &w, err);
 }
 

@@ -70,6 +70,10 @@ void opi_shape_memory_free(opi_shape *shape);
 opipe_status opi_meets_make(opi_compiled *shape, opipe_error *err);
 void opi_meets_stop(opi_compiled *shape);
 
+/* -- offload.c: host memory and events of moves, once programs are compiled -- */
+opipe_status opi_moves_make(opi_compiled *shape, opipe_error *err);
+void opi_moves_stop(opi_compiled *shape);
+
 /* -- params.c: prepares the ranks' parameter sets; in tensor groups, their sources -- */
 opipe_status opi_shape_sources(opi_shape *shape, opipe_error *err);
 opipe_status opi_shape_params(opi_shape *shape, opipe_error *err);

@@ -271,6 +271,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
     OPI_TRY(open_wire(t, i, err));
   OPI_TRY(place_messages(t, err));
   OPI_TRY(opi_meets_make(t, err));
+  OPI_TRY(opi_moves_make(t, err));
   OPI_TRY(opi_results_find(t, err));
   OPI_TRY(opi_touches_find(t, err));
   for (uint32_t i = 0; i < s->n_here; ++i)
@@ -295,6 +296,7 @@ void opi_compiled_stop(opi_shape *shape) {
   opi_streams_forget(t);
   opi_lent_forget(t);
   opi_meets_stop(t);
+  opi_moves_stop(t);
   for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);

@@ -27,6 +27,12 @@ typedef struct opi_staging {
   opi_pinned memory;
 } opi_staging;
 
+/* Queues to the host and back (mover.h). */
+typedef struct opi_mover {
+  opipe_queue *out, *in; /* NULL: the plan offloads nothing */
+  opipe_event *ready;    /* of the rank's queue: what they wait for */
+} opi_mover;
+
 struct opi_import; /* compiled/ */
 struct opi_worker; /* executor/ */
 
@@ -39,6 +45,7 @@ typedef struct opi_rank {
   opipe_device *device;
   opipe_queue *queue;
   opipe_event *event; /* NULL: the device is synchronous */
+  opi_mover mover;
   uint32_t device_flags;
   uint32_t alignment;
   bool has_kernels;               /* the plan's table of kernels was given to the device */

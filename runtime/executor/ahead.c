@@ -2,6 +2,7 @@
 /* Queueing ahead of a device: entries, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
+#include "runtime/device/mover.h"
 #include "runtime/executor/stamps.h"
 
 /* ---- open and close ---- */
@@ -75,6 +76,7 @@ void opi_ahead_end(opi_rank *rank) {
     rank->backend->queue_close(rank->queue);
     rank->queue = NULL;
   }
+  opi_mover_end(rank, patience_ns);
   if (status == OPIPE_E_TIMEOUT) {
     opi_log(s->env.logger, OPIPE_LOG_ERROR,
             "rank %u: its device has not finished what was queued, %.3g s after the session ended",
@@ -157,8 +159,10 @@ static opipe_status ran(opi_rank *rank, opi_ahead_entry *e, opipe_status status,
 static opipe_status act(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
   opipe_error local = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
-  if (e->kind < OPI_AHEAD_SUM)
-    status = OPI_POLL("backend", opi_rank_backend(rank), event_poll, &local, e->event);
+  if (e->kind < OPI_AHEAD_SUM || e->kind == OPI_AHEAD_MOVE) {
+    opipe_event *event = e->kind == OPI_AHEAD_MOVE ? opi_moved_event(e) : e->event;
+    status = OPI_POLL("backend", opi_rank_backend(rank), event_poll, &local, event);
+  }
   if (status == OPIPE_PENDING)
     return status;
   if (e->kind == OPI_AHEAD_RUN)
@@ -168,6 +172,8 @@ static opipe_status act(opi_rank *rank, opi_ahead_entry *e, opipe_error *err) {
     *err = local;
     return status;
   }
+  if (e->kind == OPI_AHEAD_MOVE)
+    return opi_step_moved(rank, e, err);
   if (e->kind == OPI_AHEAD_SUM)
     opi_step_summing(e);
   else if (e->kind == OPI_AHEAD_STORE)

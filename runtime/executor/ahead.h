@@ -8,6 +8,7 @@
  *   SUM    the parts of a sum are there: note that it begins
  *   POST   the last reader of a receive's memory is done: post the receive
  *   LEAVE  nothing of a request is left on the device: leave it
+ *   MOVE   stashes have left for the host, or returned (offload.c): due by an event of their own
  *
  * RUN, DATA and STORE record the entry's own event behind the work that they queued, so that a late
  * error comes with the right entry; the others are due when all entries before them are done. A
@@ -33,7 +34,8 @@ enum {
   OPI_AHEAD_STORE = 2,
   OPI_AHEAD_SUM = 3,
   OPI_AHEAD_POST = 4,
-  OPI_AHEAD_LEAVE = 5
+  OPI_AHEAD_LEAVE = 5,
+  OPI_AHEAD_MOVE = 6
 };
 
 /* The work of an entry. */
@@ -55,7 +57,8 @@ typedef struct opi_ahead_entry {
   opi_errand work;
   uint32_t cell;        /* STORE */
   uint32_t output;      /* STORE: of the session */
-  uint32_t message;     /* POST */
+  uint32_t message;     /* POST; MOVE: the move */
+  bool out;             /* MOVE: to the host */
   uint64_t number;      /* POST: in its stream */
   const char *data;     /* STORE */
   uint64_t staging_end; /* position behind the entry's staging memory */
@@ -140,6 +143,8 @@ opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *bi
 opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span *at,
                           opipe_status status, opipe_error *local, opipe_error *err);
 void opi_step_summing(const opi_ahead_entry *sum);
+opipe_event *opi_moved_event(const opi_ahead_entry *move);
+opipe_status opi_step_moved(opi_rank *rank, const opi_ahead_entry *move, opipe_error *err);
 void opi_step_stored(opi_rank *rank, const opi_ahead_entry *store);
 void opi_rank_leave(opi_rank *rank, opi_request *request);
 

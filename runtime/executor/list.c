@@ -10,6 +10,7 @@
 
 static bool in_evaluate(const opi_step *step) {
   return step->kind != OPI_ACT_REDUCE && step->kind != OPI_ACT_UPDATE &&
+         (step->kind < OPI_ACT_OFFLOAD || step->kind > OPI_ACT_RETURN) &&
          step->pass == OPI_PROGRAM_F;
 }
 
@@ -93,6 +94,11 @@ static opipe_status run_step(opi_rank *rank, const opi_step *step, uint32_t inde
       return opi_step_await(rank, step, err);
     case OPI_ACT_REDUCE:
       return opi_step_reduce(rank, step, index, err);
+    case OPI_ACT_OFFLOAD:
+    case OPI_ACT_LEAVE:
+    case OPI_ACT_RELOAD:
+    case OPI_ACT_RETURN:
+      return opi_step_move(rank, step, index, err);
     default:
       return opi_step_update(rank, index, err);
   }

@@ -104,6 +104,9 @@ opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *e
 /* The member that has not come to the first sum that the rank awaits; OPIPE_NONE: all have. */
 uint32_t opi_meet_awaits(const opi_rank *rank);
 
+/* -- offload.c: the four steps of a move -- */
+opipe_status opi_step_move(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
+
 /* -- plain_sum.c: does a meeting of the lists for all members, which have come -- */
 opipe_status opi_plain_sum(opi_compiled *shape, uint32_t meeting, opipe_error *err);
 

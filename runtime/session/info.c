@@ -24,10 +24,20 @@ static uint64_t workspace_of(const opi_session *s, uint32_t rank) {
   return workspace;
 }
 
+/* Host memory in which the rank's stashes wait, of all shapes. */
+static uint64_t offload_bytes(const opi_session *s, uint32_t index) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_compiled *shape = s->shapes->list[i] == NULL ? NULL : s->shapes->list[i]->compiled;
+    n += shape == NULL || shape->offloads == NULL ? 0 : shape->offloads[index].n_bytes;
+  }
+  return n;
+}
+
 /* The session's own pinned bytes. The plan counts others: copies for nodes that the device lacks.
  */
 static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
-  uint64_t n = opi_weights_pinned(s->shapes->weights, index);
+  uint64_t n = opi_weights_pinned(s->shapes->weights, index) + offload_bytes(s, index);
   for (const opi_staging *at = s->setup->ranks[index].stagings; at != NULL; at = at->next)
     n += opi_pinned_bytes(&at->memory);
   return n;
@@ -89,6 +99,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   const uint64_t pinned = pinned_bytes(s, index);
   info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes) +
                     rank->packed_host_bytes;
+  info.offload_bytes = offload_bytes(s, index);
   if (s->shapes->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->shapes->submit_lock);
@@ -96,7 +107,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;
   info.activation_bytes = arena - info.workspace_bytes;
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, host_bytes));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, offload_bytes));
   return OPIPE_OK;
 }
 

@@ -10,6 +10,7 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
+#include "runtime/device/mover.h"
 #include "runtime/session/agree.h"
 #include "runtime/session/alike.h"
 #include "runtime/session/members.h"
@@ -194,6 +195,8 @@ static opipe_status open_rank(opi_setup *s, uint32_t place, opipe_error *err) {
   OPI_TRY(opi_rank_give_kernels(rank, err));
   OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &rank->queue, err, rank->device));
   OPI_TRY(opi_lent_open(rank, err));
+  if (s->plan->decided.n_offload != 0 && !s->reference)
+    OPI_TRY(opi_mover_open(rank, err));
   if ((info.flags & OPIPE_DEVICE_SYNCHRONOUS) != 0)
     return OPIPE_OK;
   OPI_TRY(OPI_MAKE_RANK(rank, event_create, &rank->event, err, rank->device));
@@ -254,6 +257,7 @@ static void close_rank(opi_rank *rank) {
   if (s == NULL)
     return;
   opi_ahead_close(rank);
+  opi_mover_close(rank);
   rank->backend->params_free(rank->params);
   opi_rank_give(rank, &rank->packed);
   opi_free(s->allocator, rank->packed_host, (size_t)rank->packed_host_bytes);

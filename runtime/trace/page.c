@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "loader/base/json.h"
 #include "partition/study/page/plan_page.h"
@@ -36,6 +37,8 @@ static uint32_t kind_of(const opi_trace_event *e) {
   } kinds[] = {{'F', OPI_SPAN_F},   {'B', OPI_SPAN_B},      {'I', OPI_SPAN_I},
                {'W', OPI_SPAN_W},   {'r', OPI_SPAN_REDUCE}, {'s', OPI_SPAN_REDUCE},
                {'u', OPI_SPAN_STEP}};
+  if (strcmp(e->pass, "offload") == 0 || strcmp(e->pass, "reload") == 0)
+    return OPI_SPAN_COPY;
   for (size_t i = 0; i < OPI_COUNT(kinds); ++i) {
     if (kinds[i].first == e->pass[0])
       return kinds[i].kind;

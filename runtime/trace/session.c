@@ -19,7 +19,8 @@ static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event
 }
 
 const char *const opi_trace_passes[OPI_TRACE_PASSES] = {"F",      "B",      "I",  "W",
-                                                        "update", "reduce", "sum"};
+                                                        "update", "reduce", "sum",
+                                                        "offload", "reload"};
 
 /* By program. */
 static const char *const passes[] = {"F", "B", "I", "W", "F"};
@@ -47,9 +48,11 @@ static opi_trace_event describe(const opi_compiled *t, uint32_t rank, const opi_
     return event;
   event.stage = whole / n_replicas;
   event.replica = whole % n_replicas;
-  event.pass = step->kind == OPI_ACT_COMPUTE ? passes[step->pass]
-               : step->kind == OPI_ACT_SUM   ? "sum"
-                                             : "reduce";
+  event.pass = step->kind == OPI_ACT_COMPUTE   ? passes[step->pass]
+               : step->kind == OPI_ACT_SUM     ? "sum"
+               : step->kind == OPI_ACT_OFFLOAD ? "offload"
+               : step->kind == OPI_ACT_RELOAD  ? "reload"
+                                               : "reduce";
   if (step->kind == OPI_ACT_COMPUTE)
     event.microbatch = t->parts[step->microbatch].in_request;
   if (step->kind == OPI_ACT_COMPUTE && t->model->n_slices > 1)
@@ -65,11 +68,16 @@ static bool is_last(const opi_ran *ran, uint64_t last) {
   return ran->span.end_ns != 0 && (last == EVERY || ran->request == last);
 }
 
-/* When a step ran, by the host's clock. A program's times may be its device's. */
+/* Does the step copy stashes to or from the host? */
+static bool moves(const opi_step *step) {
+  return step->kind == OPI_ACT_OFFLOAD || step->kind == OPI_ACT_RELOAD;
+}
+
+/* When a step ran, by the host's clock. The times of programs and copies may be their device's. */
 static opi_span span_of(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const opi_step *step = &t->lists->steps[index];
   opi_span span = opi_ran_at(t, rank, index)->span;
-  if (step->kind == OPI_ACT_COMPUTE) {
+  if (step->kind == OPI_ACT_COMPUTE || moves(step)) {
     const uint32_t by = opi_piece_rank(t->pieces, step->stage, step->replica);
     const int64_t shift = opi_stamps_shift(&t->setup->ranks[by]);
     span.start_ns += (uint64_t)shift;
@@ -111,7 +119,7 @@ static opipe_status add_measured(const opi_compiled *t, uint64_t last, opi_trace
         continue;
       if (step->kind == OPI_ACT_COMPUTE)
         end_ns = span.end_ns;
-      else if (opi_rank_has_stamps(&t->setup->ranks[r]))
+      else if (!moves(step) && opi_rank_has_stamps(&t->setup->ranks[r]))
         put_behind(&span, end_ns);
       const opi_trace_event event = describe(t, r, step, &span);
       if (step->kind == OPI_ACT_REDUCE && !is_shared(&t->setup->plan->decided, event.stage))

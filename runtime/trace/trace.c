@@ -2,6 +2,8 @@
 /* Writes traces. The picture has one scale for both kinds, so that they can be compared. */
 #include "runtime/trace/trace.h"
 
+#include <string.h>
+
 enum { LANE = 22, THIN = 4, LEFT = 76, WIDTH = 1400, TOP = 26, GAP = 30 };
 
 const char *const opi_clock_names[OPI_CLOCKS] = {NULL, "host", "device"};
@@ -10,6 +12,13 @@ static const char *const titles[OPI_TRACE_KINDS] = {"measured", "planned"};
 /* Does the event run in the background, beside programs? */
 static bool is_beside(const opi_trace_event *e) {
   return e->microbatch == OPIPE_NONE && e->stage != OPIPE_NONE;
+}
+
+/* The lanes of a rank beside its programs: sums, and copies each way. */
+static const char *const besides[] = {", sums", ", offloads", ", reloads"};
+
+static uint32_t beside_of(const opi_trace_event *e) {
+  return strcmp(e->pass, "offload") == 0 ? 1 : strcmp(e->pass, "reload") == 0 ? 2 : 0;
 }
 
 static void label(const opi_trace_event *e, opi_text *text) {
@@ -40,9 +49,9 @@ static void name_thread(uint32_t process, uint32_t thread, uint32_t rank, const 
 void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
   const opi_trace_event *events = list->events;
   const uint32_t n = list->n, n_ranks = list->n_ranks;
-  bool beside = false;
+  bool beside[OPI_COUNT(besides)] = {false};
   for (uint32_t i = 0; i < n; ++i)
-    beside = beside || is_beside(&events[i]);
+    beside[beside_of(&events[i])] |= is_beside(&events[i]);
   opi_text_puts(text, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
   for (uint32_t k = 0; k < OPI_TRACE_KINDS; ++k) {
     opi_text_printf(text,
@@ -51,8 +60,12 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
                     k == 0 ? "" : ",", k, titles[k]);
     for (uint32_t r = 0; r < n_ranks; ++r)
       name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE, text);
-    for (uint32_t r = 0; r < n_ranks && beside && k == OPI_TRACE_MEASURED; ++r)
-      name_thread(k, n_ranks + r, r, ", sums", OPI_CLOCK_HOST, text);
+    for (uint32_t i = 0; i < OPI_COUNT(besides) * n_ranks && k == OPI_TRACE_MEASURED; ++i) {
+      const uint32_t lane = i / n_ranks, r = i % n_ranks;
+      if (beside[lane])
+        name_thread(k, n_ranks + i, r, besides[lane], lane == 0 ? OPI_CLOCK_HOST : list->clocks[r],
+                    text);
+    }
   }
   for (uint32_t i = 0; i < n; ++i) {
     const opi_trace_event *e = &events[i];
@@ -61,7 +74,7 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
     opi_text_printf(text,
                     "\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
                     "\"dur\": %.3f}",
-                    e->pass, e->kind, is_beside(e) ? n_ranks + e->rank : e->rank,
+                    e->pass, e->kind, is_beside(e) ? n_ranks * (1 + beside_of(e)) + e->rank : e->rank,
                     (double)e->start_ns * 1e-3, (double)(e->end_ns - e->start_ns) * 1e-3);
   }
   opi_text_puts(text, "\n]}\n");

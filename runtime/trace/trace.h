@@ -18,7 +18,7 @@ enum {
 };
 
 typedef struct opi_trace_event {
-  const char *pass; /* "F", "B", "I", "W", "update", "reduce", "sum" */
+  const char *pass; /* "F", "B", "I", "W", "update", "reduce", "sum", "offload", "reload" */
   uint32_t kind;    /* OPI_TRACE_* */
   /* stage OPIPE_NONE: of the whole rank. microbatch OPIPE_NONE: beside the rank's programs, on a
    * lane of its own */
@@ -36,7 +36,7 @@ typedef struct opi_trace_list {
 } opi_trace_list;
 
 /* The passes of events. */
-enum { OPI_TRACE_PASSES = 7 };
+enum { OPI_TRACE_PASSES = 9 };
 extern const char *const opi_trace_passes[OPI_TRACE_PASSES];
 
 /* team.c: replaces the measured events of a list, which has no others yet, by those of all

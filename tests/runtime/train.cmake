@@ -5,6 +5,7 @@ if(OPI_HAVE_CUNIT)
     ${CMAKE_CURRENT_LIST_DIR}/train/cases.c
     ${CMAKE_CURRENT_LIST_DIR}/train/kit.c
     ${CMAKE_CURRENT_LIST_DIR}/train/memory.c
+    ${CMAKE_CURRENT_LIST_DIR}/train/offload.c
     ${CMAKE_CURRENT_LIST_DIR}/train/outcomes.c
     ${CMAKE_CURRENT_LIST_DIR}/train/random.c
     ${CMAKE_CURRENT_LIST_DIR}/train/references.c

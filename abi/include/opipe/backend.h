@@ -562,6 +562,10 @@ typedef struct opipe_backend {
    * call: UNSUPPORTED: another type. [step:queue] */
   opipe_status (*sum)(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
                       const opipe_region *src, uint32_t n, opipe_error *err);
+  /* The rate at which `write` and `read` move bytes between the device and memory of host_alloc,
+   * each way, in bytes per second, when both ways are busy; 0, or a slot that is NULL: unknown.
+   * Plans that offload stashes predict times with it. [any-thread] */
+  opipe_status (*host_rate)(opipe_device *device, double *out_bytes_per_second, opipe_error *err);
 #endif
 } opipe_backend;
 

@@ -153,6 +153,10 @@ typedef struct opipe_memory_info {
 #if OPIPE_TARGET_MINOR >= 3
   uint64_t host_bytes; /* host memory for nodes that the device lacks; not in total */
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+  uint64_t offload_bytes; /* host memory in which stashes wait between forwards and backwards; not
+                             in total, nor in host_bytes */
+#endif
 } opipe_memory_info;
 
 /* ---- requests ---- */

@@ -158,6 +158,7 @@ class Plan(Handle):
     devices:   a Device, or a backend's id, for each rank; the last one repeats
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
     tensor:       ranks among which products, tables and heads of every stage are divided; 0: 1
+    offload:      stashes that wait in the host's memory: a glob of names, "auto", None; offload_memory: most of it
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
     measured:  costs of nodes are measured on this machine, not computed from rates
@@ -183,6 +184,8 @@ class Plan(Handle):
         replicas: int = 0,
         stage_replicas: Sequence[int] = (),
         tensor: int = 0,
+        offload: Optional[str] = None,
+        offload_memory: Union[int, str, None] = None,
         schedule: Optional[str] = None,
         cut: Optional[str] = None,
         batch_dim: Optional[str] = None,
@@ -222,7 +225,7 @@ class Plan(Handle):
             flags=(1 if ignore_annotations else 0) | (2 if improve else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
             train=ffi.NULL if training is None else training.options(library, names, keep),
             stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
-            tensor=tensor,
+            tensor=tensor, offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),
         )  # fmt: skip
         if text is not None:
             keep.append(ffi.from_buffer("char[]", text))

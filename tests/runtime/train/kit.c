@@ -133,8 +133,10 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
   }
   if (apart && c->last_options != NULL)
     devices[c->n_ranks - 1].options = c->last_options;
-  const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, tensor),
+  const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, offload_bytes),
                                     .tensor = c->tensor,
+                                    .offload = c->offload,
+                                    .offload_bytes = c->offload_bytes,
                                     .n_ranks = c->n_ranks,
                                     .n_stages = c->n_stages,
                                     .devices = devices,

@@ -90,13 +90,16 @@ static bool compare(const char *what, uint32_t rank, const opi_memory *p,
                     const opipe_memory_info *m) {
   const uint64_t predicted[] = {p->params_bytes,     p->gradient_bytes,  p->optimizer_bytes,
                                 p->version_bytes,    p->stash_bytes,     p->boundary_bytes,
-                                p->activation_bytes, p->workspace_bytes, p->total_bytes};
+                                p->activation_bytes, p->workspace_bytes, p->offload_bytes,
+                                p->total_bytes};
   const uint64_t measured[] = {m->params_bytes,     m->gradient_bytes,  m->optimizer_bytes,
                                m->version_bytes,    m->stash_bytes,     m->boundary_bytes,
-                               m->activation_bytes, m->workspace_bytes, m->total_bytes};
+                               m->activation_bytes, m->workspace_bytes, m->offload_bytes,
+                               m->total_bytes};
   static const char *const names[] = {"parameters",  "gradients", "optimizer",
                                       "versions",    "stashes",   "boundaries",
-                                      "activations", "workspace", "total"};
+                                      "activations", "workspace", "offloads",
+                                      "total"};
   bool same = true;
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     same = same && predicted[i] == measured[i];
@@ -131,12 +134,16 @@ static bool trains(kit *k, const kit_case *c, const char *what, opi_session *ses
   return good;
 }
 
+static const char *device_of(const kit_case *c) {
+  return c->device == NULL ? "cpu" : c->device;
+}
+
 /* In a context that has exactly what is predicted; the same afterwards, when steps have run. */
 static bool runs_within(kit *k, const kit_case *c, const char *what, uint64_t total) {
   opi_session *session = NULL;
   uint64_t charged = 0, cap = 0;
   OPI_ASSERT_OK_FATAL(opi_budget_create(opi_allocator_system(), &k->budget, &k->err), &k->err);
-  OPI_ASSERT_OK(opi_budget_cap(k->budget, "cpu", 0, total, &k->err), &k->err);
+  OPI_ASSERT_OK(opi_budget_cap(k->budget, device_of(c), 0, total, &k->err), &k->err);
   bool good = kit_session(k, 0, &session) == OPIPE_OK;
   if (!good)
     OPI_FAIL("%s, %llu bytes: %s", what, (unsigned long long)total, k->err.message);
@@ -144,10 +151,10 @@ static bool runs_within(kit *k, const kit_case *c, const char *what, uint64_t to
     good = memory_as_predicted(k, session, what);
     good = good && (round == 1 || trains(k, c, what, session));
   }
-  opi_budget_state(k->budget, "cpu", 0, &charged, &cap);
+  opi_budget_state(k->budget, device_of(c), 0, &charged, &cap);
   good = good && OPI_ASSERT_INT(charged, total);
   opi_session_close(session);
-  opi_budget_state(k->budget, "cpu", 0, &charged, &cap);
+  opi_budget_state(k->budget, device_of(c), 0, &charged, &cap);
   OPI_ASSERT_INT(charged, 0);
   opi_budget_free(k->budget);
   k->budget = NULL;
@@ -165,11 +172,12 @@ static bool says(const kit *k, const char *what, opipe_status status, const char
 }
 
 /* The context's budget. */
-static bool refused_below(kit *k, const char *what, uint64_t total, uint32_t less) {
+static bool refused_below(kit *k, const kit_case *c, const char *what, uint64_t total,
+                          uint32_t less) {
   opi_session *session = NULL;
   char amount[48];
   OPI_ASSERT_OK_FATAL(opi_budget_create(opi_allocator_system(), &k->budget, &k->err), &k->err);
-  OPI_ASSERT_OK(opi_budget_cap(k->budget, "cpu", 0, total - less, &k->err), &k->err);
+  OPI_ASSERT_OK(opi_budget_cap(k->budget, device_of(c), 0, total - less, &k->err), &k->err);
   (void)snprintf(amount, sizeof amount, "are taken): %u byte", less);
   const bool good = says(k, what, kit_session(k, 0, &session), amount);
   opi_session_close(session);
@@ -254,7 +262,7 @@ void memory_check(kit *k, const kit_case *c, const char *what, memory_count *cou
                k->plan->predicted.memory[r].stash_bytes > 0);
   }
   good = good && runs_within(k, c, what, total);
-  good = good && refused_below(k, what, total, 1) && refused_below(k, what, total, UNIT);
+  good = good && refused_below(k, c, what, total, 1) && refused_below(k, c, what, total, UNIT);
   ++*(good ? &count->passed : &count->failed);
 }
 
