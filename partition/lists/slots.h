@@ -59,6 +59,10 @@ opipe_status opi_slots_evaluated(opi_slots *slots, opi_arena *scratch);
  * follow routes; and behind it, when they are all known. */
 void opi_slots_sum_in_place(opi_slots *slots);
 void opi_slots_follow_sums(opi_slots *slots);
+/* Whether the cell has a place elsewhere: see opi_cell.held. */
+static inline bool opi_slots_held(const opi_slots *slots, uint32_t cell) {
+  return slots->cut->cells[cell].held;
+}
 /* Whether the cell is such an output. The reference shares no memory. */
 static inline bool opi_slots_apart(const opi_slots *slots, uint32_t cell) {
   return !slots->reference && opi_cell_is_evaluated(slots->cut, &slots->cut->cells[cell]);
