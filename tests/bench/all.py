@@ -27,6 +27,7 @@ PARTS = {
                 ["--rows", "1,16,64,128,512", "--shapes", "768x3072,3072x768", "--seconds", "0.3"], ["--rows", "1,16,64,128,512"]),
     "small": ("Weights of few bits, and models in 8 bits", 4, ["--rows", "1,16,128", "--shapes", "2048x2048", "--seconds", "0.1"], []),
     "decode": ("A step of decoding beside ONNX Runtime and GenAI", 2, ["--rounds", "3"], ["--threads", "1,2"]),
+    "generate": ("Generation beside GenAI", 4, ["--rounds", "1", "--only", "one core,drafts"], ["--rounds", "3"]),
     "bf16": ("bf16 beside PyTorch", 3, ["--rounds", "2"], []),
     "training": ("Training beside PyTorch compiled, and two ranks beside one", 3, ["--rounds", "2", "--only", "compiled,cores"],
                  ["--only", "compiled,cores"]),
