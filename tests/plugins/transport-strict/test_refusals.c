@@ -354,10 +354,11 @@ static void test_groups_in_order(void) {
   for (uint32_t g = 0; g < 2; ++g) {
     uint32_t n_done = 0;
     for (uint32_t m = 0; m < 2; ++m) {
-      if (g != 0 || m != 0)
+      if (g != 0 || m != 0) {
         OPI_ASSERT_OK(
             b.table->all_reduce(groups[m][g], 0, &own[m], 4, OPIPE_FLOAT, NULL, NULL, &b.err),
             &b.err);
+      }
     }
     const uint64_t until = toy_now_ns() + DEADLINE_NS;
     while (n_done < 2 && toy_now_ns() < until) {
