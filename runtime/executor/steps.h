@@ -92,6 +92,9 @@ opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *er
 /* -- training.c -- */
 /* Makes progress with the sums over replicas that have begun, and notes when each is done. */
 opipe_status opi_sums_move(opi_rank *rank, opipe_error *err);
+/* Under strict rules nothing that the list puts behind a sum may be issued before it starts. True:
+ * one has begun and did not start yet. */
+bool opi_sums_start(const opi_rank *rank);
 opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t index,
                              opipe_error *err);
 opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);

@@ -32,6 +32,11 @@ opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
   return OPIPE_OK;
 }
 
+bool opi_sums_start(const opi_rank *rank) {
+  return opi_cursor_of(rank)->n_reducing != 0 &&
+         opi_weights_starts(rank->setup->shapes->weights, rank->index);
+}
+
 /* The members of a sum are queued. The sum may even be done when the host sees that. */
 void opi_step_summing(const opi_ahead_entry *e) {
   const uint64_t now = opi_clock_ns(), end = e->work.ran->span.end_ns;

@@ -126,42 +126,23 @@ static opipe_status end(opi_weights *w, opi_holder *holder, opi_sum_bucket *b, o
 
 /* ---- sums ---- */
 
-void opi_bucket_complete(opi_sum_bucket *bucket) {
-  ++bucket->n_complete;
+bool opi_bucket_complete(opi_sum_bucket *bucket) {
+  return ++bucket->n_complete == bucket->shape->n_slots && bucket->collects && !bucket->shape->tied;
 }
 
-static opipe_status end_sum(opi_weights *w, opi_holder *holder, opi_sum_bucket *b,
-                            opipe_error *err) {
-  const opipe_status status = end(w, holder, b, err);
-  if (status != OPIPE_OK)
+opipe_status opi_bucket_start(opi_weights *w, opi_holder *holder, opi_sum_bucket *b,
+                              opipe_error *err) {
+  return start(w, holder, b, OPI_SETS, err);
+}
+
+opipe_status opi_bucket_test(opi_weights *w, opi_holder *holder, opi_sum_bucket *b,
+                             opipe_error *err) {
+  const opipe_status status = b->started ? end(w, holder, b, err) : OPIPE_OK;
+  if (status != OPIPE_OK || b->summed)
     return status;
   b->summed = true;
   for (uint32_t i = 0; i < b->shape->n_slots; ++i)
     b->params[i]->summed = true;
-  return OPIPE_OK;
-}
-
-opipe_status opi_buckets_sum(opi_weights *w, opi_holder *holder, opipe_error *err) {
-  while (holder->n_begun < holder->n_buckets) {
-    opi_sum_bucket *b = &holder->buckets[holder->n_begun];
-    if (b->collects && !b->shape->tied) {
-      if (b->n_complete < b->shape->n_slots)
-        break;
-      const opipe_status status = start(w, holder, b, OPI_SETS, err);
-      if (status < 0)
-        return status;
-      if (status != OPIPE_OK)
-        break;
-    }
-    ++holder->n_begun;
-  }
-  for (uint32_t i = 0; i < holder->n_begun; ++i) {
-    opi_sum_bucket *b = &holder->buckets[i];
-    const opipe_status status =
-        b->started && !b->shape->tied ? end_sum(w, holder, b, err) : OPIPE_OK;
-    if (status < 0)
-      return status;
-  }
   return OPIPE_OK;
 }
 
@@ -174,11 +155,11 @@ opipe_status opi_bucket_tie(opi_weights *w, opi_holder *holder, opi_sum_bucket *
     if (status != OPIPE_OK)
       return status;
   }
-  return end_sum(w, holder, b, err);
+  return opi_bucket_test(w, holder, b, err);
 }
 
 void opi_buckets_end(opi_holder *holder) {
-  holder->n_begun = 0;
+  holder->n_begun = holder->n_due = holder->n_started = 0;
   for (uint32_t i = 0; i < holder->n_buckets; ++i) {
     holder->buckets[i].n_complete = 0;
     holder->buckets[i].summed = false;

@@ -61,6 +61,12 @@ typedef struct opi_sum_bucket {
   uint64_t *parts; /* [shape->n_holders] in values */
 } opi_sum_bucket;
 
+/* A sum over replicas whose gradients are complete: of a bucket, or of one parameter. */
+typedef struct opi_due {
+  opi_sum_bucket *bucket;  /* NULL: `param` */
+  opi_weight_param *param; /* NULL: `bucket` */
+} opi_due;
+
 /* Progress of a mini-batch's sum over replicas. */
 enum { OPI_SUM_IDLE = 0, OPI_SUM_RUNS = 1, OPI_SUM_DONE = 2 };
 
@@ -73,7 +79,9 @@ typedef struct opi_holder {
   opi_weight_param *trained; /* [n_trained] rising slot */
   opi_sum_bucket *buckets;   /* [n_buckets] in an order that all ranks share */
   uint32_t n_buckets;
-  uint32_t n_begun; /* buckets before this one have started, or are tied, in this mini-batch */
+  uint32_t n_begun; /* buckets whose weights are being gathered, or have been, in this step */
+  opi_due *due; /* [n_due, room n_trained] sums of this mini-batch in the order of their start */
+  uint32_t n_due, n_started;
   /* [n_trained] arguments of a step, for backends that take many parameters at once */
   opipe_update_part *updates;
   opipe_region *cells, *squared;
@@ -232,10 +240,14 @@ opipe_status opi_plain_gather(opi_weights *weights, opi_holder *holder, opi_sum_
 /* Makes the ranks' sides of all buckets, and opens their groups. [control] */
 opipe_status opi_buckets_open(opi_weights *weights, opipe_error *err);
 void opi_buckets_close(const opi_weights *weights);
-/* A gradient of the bucket is complete. */
-void opi_bucket_complete(opi_sum_bucket *bucket);
-/* Makes progress with the sums of the holder's buckets that are not tied. */
-opipe_status opi_buckets_sum(opi_weights *weights, opi_holder *holder, opipe_error *err);
+/* A gradient of the bucket is complete. True: all are, and the bucket is due. */
+bool opi_bucket_complete(opi_sum_bucket *bucket);
+/* Starts the sum of a bucket that is due; OPIPE_PENDING: call again. */
+opipe_status opi_bucket_start(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
+                              opipe_error *err);
+/* Has a sum that has started ended? OPIPE_OK: yes. */
+opipe_status opi_bucket_test(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
+                             opipe_error *err);
 /* Sums a tied bucket. OPIPE_OK: done. */
 opipe_status opi_bucket_tie(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
                             opipe_error *err);

@@ -233,8 +233,9 @@ static opipe_status list_trained(opi_weights *w, opi_holder *holder, const opi_w
   holder->updates = OPI_ARENA_ARRAY(&w->arena, opipe_update_part, env->n_params);
   holder->cells = OPI_ARENA_ARRAY(&w->arena, opipe_region, env->n_params);
   holder->squared = OPI_ARENA_ARRAY(&w->arena, opipe_region, env->n_params);
+  holder->due = OPI_ARENA_ARRAY(&w->arena, opi_due, env->n_params);
   if (holder->trained == NULL || holder->updates == NULL || holder->cells == NULL ||
-      holder->squared == NULL)
+      holder->squared == NULL || holder->due == NULL)
     return opi_fail_nomem(err, env->n_params * sizeof *holder->trained, "parameters");
   for (uint32_t slot = 0; slot < w->n_sources; ++slot) {
     const uint32_t k = opi_weight_index(held, slot);

@@ -3,71 +3,94 @@
  * at once; over stages at the step, in the table's order.
  *
  * A parameter that several instances of a rank read is complete when the last of them is, and is
- * then summed once. Nothing here waits.
+ * then summed once. Sums start in the order in which they became complete, whatever a transport or
+ * device answers: lists put the sums of one group of ranks in one order on all of them, and
+ * transports may rely on that. Nothing here waits.
  */
 #include "runtime/weights/kept.h"
 
 /* ---- replicas ---- */
+
+static bool is_collected(const opi_weight_param *p) {
+  return p->bucket != NULL && p->bucket->collects;
+}
+
+/* Its last reader on the rank is done. */
+static opipe_status complete(opi_holder *holder, opi_weight_param *p, opipe_error *err) {
+  p->n_complete = 0;
+  p->summed = !p->replicated;
+  OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_fold, err, holder->gradients,
+                  holder->env.queue, p->slot));
+  if (p->bucket != NULL && opi_bucket_complete(p->bucket))
+    holder->due[holder->n_due++] = (opi_due){.bucket = p->bucket};
+  else if (!is_collected(p) && p->replicated)
+    holder->due[holder->n_due++] = (opi_due){.param = p};
+  return OPIPE_OK;
+}
 
 static opipe_status begin_sum(opi_part *part, opipe_error *err) {
   opi_holder *holder = part->holder;
   part->sum = OPI_SUM_RUNS;
   for (uint32_t i = 0; i < part->n_trained; ++i) {
     opi_weight_param *p = &holder->trained[part->trained[i]];
-    if (++p->n_complete < p->n_readers)
-      continue;
-    p->n_complete = 0;
-    p->summed = !p->replicated;
-    OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_fold, err, holder->gradients,
-                    holder->env.queue, p->slot));
-    if (p->bucket != NULL)
-      opi_bucket_complete(p->bucket);
+    if (++p->n_complete == p->n_readers)
+      OPI_TRY(complete(holder, p, err));
   }
   return OPIPE_OK;
 }
 
-static bool is_collected(const opi_weight_param *p) {
-  return p->bucket != NULL && p->bucket->collects;
+/* Starts what is due, in its order. OPIPE_PENDING: one does not start yet, nor those behind it. */
+static opipe_status start_due(opi_weights *w, opi_holder *holder, opipe_error *err) {
+  while (holder->n_started < holder->n_due) {
+    const opi_due *due = &holder->due[holder->n_started];
+    const opipe_status status = due->bucket != NULL
+                                    ? opi_bucket_start(w, holder, due->bucket, err)
+                                    : opi_member_start(w, holder, &due->param->replicas,
+                                                       &due->param->gradient, OPIPE_FLOAT, err);
+    if (status != OPIPE_OK)
+      return status;
+    ++holder->n_started;
+  }
+  return OPIPE_OK;
 }
 
-/* Starts the sums that have not started, then tests all that are not done. Buckets are not a
- * part's.
- */
-static opipe_status advance_part(opi_weights *w, opi_part *part, opipe_error *err) {
-  opi_holder *holder = part->holder;
-  bool all = true;
-  for (uint32_t i = 0; i < part->n_trained; ++i) {
-    opi_weight_param *p = &holder->trained[part->trained[i]];
-    if (p->summed || p->replicas.pending != 0 || is_collected(p))
-      continue;
-    const opipe_status status =
-        opi_member_start(w, holder, &p->replicas, &p->gradient, OPIPE_FLOAT, err);
+/* Tests what has started. */
+static opipe_status test_started(opi_weights *w, opi_holder *holder, opipe_error *err) {
+  for (uint32_t i = 0; i < holder->n_started; ++i) {
+    const opi_due *due = &holder->due[i];
+    opipe_status status = OPIPE_OK;
+    if (due->bucket != NULL) {
+      status = opi_bucket_test(w, holder, due->bucket, err);
+    } else if (!due->param->summed) {
+      status = opi_member_test(w, holder, &due->param->replicas, err);
+      due->param->summed = status == OPIPE_OK;
+    }
     if (status < 0)
       return status;
   }
-  for (uint32_t i = 0; i < part->n_trained; ++i) {
-    opi_weight_param *p = &holder->trained[part->trained[i]];
-    if (!p->summed && p->replicas.pending != 0) {
-      const opipe_status status = opi_member_test(w, holder, &p->replicas, err);
-      if (status < 0)
-        return status;
-      p->summed = status == OPIPE_OK;
-    }
-    all = all && p->summed;
-  }
-  if (all)
-    part->sum = OPI_SUM_DONE;
   return OPIPE_OK;
+}
+
+static void end_part(opi_part *part) {
+  for (uint32_t i = 0; i < part->n_trained; ++i) {
+    if (!part->holder->trained[part->trained[i]].summed)
+      return;
+  }
+  part->sum = OPI_SUM_DONE;
 }
 
 /* Advances all sums that have begun. */
 static opipe_status advance_rank(opi_weights *w, opi_weight_rank *rank, opipe_error *err) {
   bool pending = false;
-  if (rank->holder != NULL)
-    OPI_TRY(opi_buckets_sum(w, rank->holder, err));
+  if (rank->holder != NULL) {
+    const opipe_status status = start_due(w, rank->holder, err);
+    if (status < 0)
+      return status;
+    OPI_TRY(test_started(w, rank->holder, err));
+  }
   for (uint32_t i = 0; i < rank->n_parts; ++i) {
     if (rank->parts[i]->sum == OPI_SUM_RUNS)
-      OPI_TRY(advance_part(w, rank->parts[i], err));
+      end_part(rank->parts[i]);
     pending = pending || rank->parts[i]->sum == OPI_SUM_RUNS;
   }
   return pending ? OPIPE_PENDING : OPIPE_OK;
@@ -87,6 +110,11 @@ opipe_status opi_weights_reduce(opi_weights *weights, uint32_t index, opipe_erro
 
 opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err) {
   return advance_rank(weights, &weights->ranks[rank], err);
+}
+
+bool opi_weights_starts(const opi_weights *weights, uint32_t rank) {
+  const opi_holder *holder = weights->ranks[rank].holder;
+  return holder != NULL && holder->n_started < holder->n_due;
 }
 
 bool opi_weights_is_summed(const opi_weights *weights, uint32_t index) {

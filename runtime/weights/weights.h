@@ -96,6 +96,8 @@ opipe_status opi_weights_begin(opi_weights *weights, uint32_t rank, opipe_error 
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t instance, opipe_error *err);
 /* Makes progress with the rank's sums, when it is idle. OPIPE_OK: no sum is under way. */
 opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err);
+/* Is there a sum of the rank that should have started, and has not yet? */
+bool opi_weights_starts(const opi_weights *weights, uint32_t rank);
 /* Is the instance's sum of this mini-batch done? */
 bool opi_weights_is_summed(const opi_weights *weights, uint32_t instance);
 /* The step, after the rank's last backward: the rest of the sums, ties, norm, clip, and the update

@@ -368,6 +368,8 @@ static opipe_status begin_locked(opipe_group *g, const opipe_collect *what, uint
     status = find_list(g, what->to, what->n_to, n_regions, who, call, err);
   if (status == OPIPE_OK && what->ready != NULL)
     status = e->backend->event_poll(what->ready, err);
+  if (status == OPIPE_OK)
+    status = strict_begin_in_order(g, who, call, err);
   if (status != OPIPE_OK) {
     if (me->finished == me->given)
       memset(me->memories, 0, 2 * (size_t)n_regions * sizeof *me->memories);

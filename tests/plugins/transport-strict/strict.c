@@ -173,6 +173,7 @@ static void place_free(place *p) {
   pthread_mutex_destroy(&p->lock);
   opipe_free(&strict_memory, p->endpoints, n * sizeof *p->endpoints, STRICT_ALIGN);
   opipe_free(&strict_memory, p->lanes, n * n * sizeof *p->lanes, STRICT_ALIGN);
+  opipe_free(&strict_memory, p->orders, n * n * sizeof *p->orders, STRICT_ALIGN);
   opipe_free(&strict_memory, p, sizeof *p, STRICT_ALIGN);
 }
 
@@ -207,7 +208,8 @@ static opipe_status place_make(const options *wanted, uint32_t n_ranks, place **
   p->endpoints =
       opipe_zeroed(&strict_memory, "a world", n * sizeof *p->endpoints, STRICT_ALIGN, err);
   p->lanes = opipe_zeroed(&strict_memory, "a world", n * n * sizeof *p->lanes, STRICT_ALIGN, err);
-  if (p->endpoints == NULL || p->lanes == NULL) {
+  p->orders = opipe_zeroed(&strict_memory, "a world", n * n * sizeof *p->orders, STRICT_ALIGN, err);
+  if (p->endpoints == NULL || p->lanes == NULL || p->orders == NULL) {
     place_free(p);
     return OPIPE_E_NOMEM;
   }

@@ -187,6 +187,14 @@ struct opipe_world {
   bool closed;          /* while some were open: it goes with the last */
 };
 
+/* Two ranks: the groups of the rounds that they begin, [n[0]] of the lower, [n[1]] of the higher
+ * rank, by number modulo STRICT_AHEAD; both ranks are in all of them (order.c). */
+enum { STRICT_AHEAD = 1024 };
+typedef struct pair_order {
+  uint64_t n[2];
+  uint64_t groups[STRICT_AHEAD];
+} pair_order;
+
 typedef struct place {
   struct place *next; /* of those with a name */
   options options;
@@ -201,6 +209,7 @@ typedef struct place {
   opipe_wires wires;
   opipe_circles circles, collectives;
   uint64_t n_ids;
+  pair_order *orders; /* [n_ranks * n_ranks] lower * n_ranks + higher */
 } place;
 
 /* -- strict.c: places; what is wrong -- */
@@ -298,6 +307,9 @@ opipe_status strict_all_reduce(opipe_group *group, uint64_t sequence, const opip
                                uint64_t n_elems, uint32_t dtype, opipe_event *ready,
                                opipe_event *done, opipe_error *err);
 opipe_status strict_group_test(opipe_group *group, uint64_t sequence, opipe_error *err);
+/* -- order.c: may this member begin a round now? OK: it has. Lock held -- */
+opipe_status strict_begin_in_order(const opipe_group *group, const char *who, const char *call,
+                                   opipe_error *err);
 opipe_status strict_collective_open(opipe_endpoint *endpoint, const opipe_collective_params *params,
                                     opipe_collective **out_collective, opipe_error *err);
 void strict_collective_close(opipe_collective *collective);

@@ -335,6 +335,45 @@ static void test_thread_of_another_rank(void) {
 
 /* ---- sums ---- */
 
+/* Member 0 begins rounds of two groups of the same ranks, member 1 the other way round. */
+static void test_groups_in_order(void) {
+  static const uint32_t ranks[2] = {0, 1};
+  bench b;
+  opipe_group *groups[2][2];
+  setup(&b, NULL, false);
+  for (uint32_t i = 0; i < 4; ++i) {
+    OPI_ASSERT_OK_FATAL(
+        b.table->group_open(b.ends[i / 2], ranks, 2, BYTES, &groups[i / 2][i % 2], &b.err), &b.err);
+  }
+  ready(&b);
+  const opipe_region own[2] = {slot(&b, 0, 0), slot(&b, 1, 0)};
+  OPI_ASSERT_OK(b.table->all_reduce(groups[0][0], 0, &own[0], 4, OPIPE_FLOAT, NULL, NULL, &b.err),
+                &b.err);
+  REFUSED(&b, b.table->all_reduce(groups[1][1], 0, &own[1], 4, OPIPE_FLOAT, NULL, NULL, &b.err),
+          "rank 0 has begun a round of group 1 first, of which rank 1 is a member, too");
+  for (uint32_t g = 0; g < 2; ++g) {
+    uint32_t n_done = 0;
+    for (uint32_t m = 0; m < 2; ++m) {
+      if (g != 0 || m != 0) {
+        OPI_ASSERT_OK(
+            b.table->all_reduce(groups[m][g], 0, &own[m], 4, OPIPE_FLOAT, NULL, NULL, &b.err),
+            &b.err);
+      }
+    }
+    const uint64_t until = toy_now_ns() + DEADLINE_NS;
+    while (n_done < 2 && toy_now_ns() < until) {
+      pause_a_while();
+      n_done = 0;
+      for (uint32_t m = 0; m < 2; ++m)
+        n_done += b.table->group_test(groups[m][g], 0, &b.err) == OPIPE_OK;
+    }
+    OPI_ASSERT_INT(n_done, 2);
+  }
+  for (uint32_t i = 0; i < 4; ++i)
+    b.table->group_close(groups[i / 2][i % 2]);
+  teardown(&b);
+}
+
 static void test_rounds_in_order(void) {
   static const uint32_t ranks[2] = {0, 1};
   bench b;
@@ -462,8 +501,8 @@ OPI_TEST_MAIN("transport-strict, refusals", OPI_TEST(test_regions_lie_in_registe
               OPI_TEST(test_order_of_a_stream), OPI_TEST(test_sizes),
               OPI_TEST(test_ends_that_differ), OPI_TEST(test_other_end),
               OPI_TEST(test_messages_before_ready), OPI_TEST(test_two_threads_at_once),
-              OPI_TEST(test_thread_of_another_rank), OPI_TEST(test_rounds_in_order),
-              OPI_TEST(test_world_before_its_endpoints), OPI_TEST(test_endpoint_before_its_streams),
-              OPI_TEST(test_endpoint_before_its_memory),
+              OPI_TEST(test_thread_of_another_rank), OPI_TEST(test_groups_in_order),
+              OPI_TEST(test_rounds_in_order), OPI_TEST(test_world_before_its_endpoints),
+              OPI_TEST(test_endpoint_before_its_streams), OPI_TEST(test_endpoint_before_its_memory),
               OPI_TEST(test_stream_with_a_message_on_its_way),
               OPI_TEST(test_receive_that_nobody_sent_to), OPI_TEST(test_options))
