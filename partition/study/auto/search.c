@@ -265,7 +265,7 @@ opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_ans
   const opipe_status status = search_once(question, out_answer, err);
   /* nothing fits: groups have less on each device */
   if (status != OPIPE_E_LIMIT || question->widens || question->fixed.width == 1 ||
-      question->planning.n_devices < 2 || question->uncapped)
+      question->planning.n_devices == 1 || question->uncapped)
     return status;
   return search_once(&wider, out_answer, &unused) == OPIPE_OK ? OPIPE_OK : status;
 }
