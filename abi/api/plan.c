@@ -76,7 +76,7 @@ static opipe_status check_replicas(const opipe_plan_params *p, opipe_error *err)
 }
 
 static opipe_status make_training(const opi_plan_env *env, const opipe_plan_params *params,
-                                  bool recompute, opi_plan **out_plan, opipe_error *err) {
+                                  const opi_applied *as, opi_plan **out_plan, opipe_error *err) {
   opi_arena arena;
   opi_train_spec spec;
   if ((env->bind->flags & OPI_BIND_KEEP_PARAMETERS) == 0) {
@@ -88,8 +88,10 @@ static opipe_status make_training(const opi_plan_env *env, const opipe_plan_para
   spec.replicas = params->replicas;
   spec.rank_replicas = params->stage_replicas;
   spec.n_rank_replicas = params->n_stage_replicas;
-  if (recompute && spec.recompute == OPI_RECOMPUTE_NONE)
+  if (as != NULL && as->recompute && spec.recompute == OPI_RECOMPUTE_NONE)
     spec.recompute = OPI_RECOMPUTE_STAGE;
+  if (as != NULL && as->sharded)
+    spec.optimizer.shard = 1;
   if (status == OPIPE_OK)
     status = opi_plan_make_training(env, params, &spec, out_plan, err);
   opi_arena_release(&arena);
@@ -192,7 +194,7 @@ opipe_status opi_plan_make_object(opi_model_object *model, const opipe_plan_para
     status = new_plan(model, &plan, err);
   if (status == OPIPE_OK) {
     status = own.train != NULL
-                 ? make_training(&env, &own, as != NULL && as->recompute, &plan->plan, err)
+                 ? make_training(&env, &own, as, &plan->plan, err)
                  : opi_plan_make(&env, &own, &plan->plan, err);
   }
   if (status == OPIPE_OK && as != NULL)

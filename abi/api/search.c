@@ -67,6 +67,7 @@ opipe_status opi_profile_search(const opi_profile_object *profile, const opipe_s
   q.limit_ns = p->limit_ms * NS_PER_MS;
   q.spare_bytes = p->spare_bytes;
   q.allow_stale = (p->flags & OPIPE_STRATEGY_ALLOW_STALE) != 0;
+  q.groups = profile->source.model != NULL;
   q.hypothetical = (p->flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0;
   q.causal = (p->flags & OPIPE_STRATEGY_CAUSAL) != 0;
   q.slice_ns = p->slice_ns;

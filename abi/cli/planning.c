@@ -238,6 +238,7 @@ static int fix_what_is_given(const cli_options *o, bool trains, opipe_strategy_p
   io_params->n_ranks = o->n_ranks;
   io_params->n_microbatches = o->n_microbatches;
   io_params->replicas = copies.replicas;
+  io_params->width = o->t.tensor;
   io_params->recompute = trains ? recomputes(o) : OPIPE_STRATEGY_RECOMPUTES_FREE;
   io_params->progress = cli_is_terminal() ? show_progress : NULL;
   return CLI_DONE;
@@ -437,7 +438,7 @@ static int check_options(const cli_options *o) {
     const char *name;
     bool given;
   } rows[] = {{"ranks", o->n_ranks != 0 && !by_auto},
-              {"tensor", o->t.tensor > 1},
+              {"tensor", o->t.tensor > 1 && !by_auto},
               {"cut", o->cut != NULL},
               {"plan", o->plan_file != NULL},
               {"replicas", o->t.replicas != NULL && !by_auto},

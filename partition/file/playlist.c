@@ -67,9 +67,10 @@ static void write_groups(opi_text *t, const opi_playlist *l) {
     opi_text_puts(t, i == 0 ? "\n      {" : ",\n      {");
     if (g->stage != OPIPE_NONE)
       opi_text_printf(t, "\"stage\": %u, ", g->stage);
-    if (g->each)
+    if (g->each) {
       opi_text_printf(t, "\"pass\": \"%s\", \"how\": \"%s\", ", g->backward ? "B" : "F",
                       HOWS[g->how]);
+    }
     if (!g->waits)
       opi_text_printf(t, "\"bytes\": %" PRIu64 ", ", g->n_bytes);
     opi_text_puts(t, "\"ranks\": ");

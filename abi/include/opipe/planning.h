@@ -244,8 +244,9 @@ enum {
   OPIPE_OBJECTIVE_MEMORY = 2,
   OPIPE_OBJECTIVE_LATENCY = 3
 };
-/* For planner auto only. HYPOTHETICAL: allows strategies that no session executes here (tensor
- * groups, sharded optimizers). ALLOW_STALE: allows schedules with delayed weights. FORWARD: for
+/* For planner auto only. HYPOTHETICAL: allows strategies that no session executes (scattered
+ * messages; tensor groups of layers without a model, or with slices), and lets tensor groups and
+ * sharded optimizers compete; without it they are tried where nothing else fits. ALLOW_STALE: allows schedules with delayed weights. FORWARD: for
  * requests, not for training. CAUSAL: a token depends only on earlier ones, so sequences may be
  * cut. */
 enum {
@@ -296,7 +297,8 @@ typedef struct opipe_strategy_params {
   /* auto: more fixed values, as above; 0: free */
   uint32_t n_ranks;     /* devices of all copies, a tensor group counted once */
   uint32_t replicas;    /* copies of the whole pipeline */
-  uint32_t width;       /* devices of a tensor group; above 1 only with HYPOTHETICAL */
+  uint32_t width;       /* devices of a tensor group; above 1 of layers without a model only with
+                           HYPOTHETICAL */
   uint32_t recompute;   /* OPIPE_STRATEGY_RECOMPUTES_* */
   uint64_t spare_bytes; /* auto: left free on every device with a cap, for memory that only an exact
                            plan knows */

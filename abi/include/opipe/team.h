@@ -64,7 +64,8 @@ typedef struct opipe_team_info {
   const char *launcher; /* whose variables counted; "none" */
   const char *job;
   uint32_t machine;    /* the lowest process of this machine */
-  uint32_t n_machines; /* processes that cannot pass each other descriptors are of several */
+  uint32_t n_machines; /* of the team. Processes count as of one machine if they can pass each other
+                          file descriptors */
 } opipe_team_info;
 
 /* ROOT: only the part of process 0 counts, the others pass none. */

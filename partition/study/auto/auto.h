@@ -59,7 +59,12 @@ typedef struct opi_auto {
   uint64_t memory_bytes; /* cap of every device, in addition to its own; 0: none */
   uint64_t spare_bytes;  /* left free on every device that has a cap */
   bool allow_stale;      /* allows schedules with delayed weights */
-  bool hypothetical; /* allows plans that no session executes: tensor width, sharded optimizers */
+  bool groups;       /* sessions divide the layers' model among tensor groups: if nothing else fits
+                        under the caps, or a width is given, widths above 1 and sharded optimizers
+                        are candidates */
+  bool widens;       /* they are: set by the search */
+  bool hypothetical; /* allows plans that no session executes: scattered messages, tensor groups with
+                        slices, halves or replicas of single stages, or of layers without a model */
   bool causal;       /* no token depends on later ones, so token slices keep the meaning */
   double slice_ns; /* cost of a layer's pass over one token slice beyond its share of the tokens. 0:
                       as the layers state (opi_layers.slices); if they do not, slices are only tried

@@ -97,7 +97,7 @@ static const char *change_that_fits(const opi_auto *question) {
   static const char *const changes[CHANGES] = {
       "another choice of recomputing does", "another number of micro-batches does",
       "another number of stages, ranks or copies does", "another schedule does",
-      "tensor width and sharded optimizers (hypothetical) do"};
+      "tensor width, sharded optimizers and what else is hypothetical do"};
   const opi_auto_fixed *f = &question->fixed;
   const bool given[CHANGES] = {f->recompute != OPI_RECOMPUTES_FREE, f->microbatches != 0,
                                f->n_stages != 0 || f->n_ranks != 0 || f->pipelines != 0,
@@ -191,10 +191,11 @@ static opipe_status say_shape(const opi_auto_run *run) {
     return opi_fail(s->err, OPIPE_E_LIMIT, "planner 'auto': tensor width %u on %u devices",
                     f->width, q->planning.n_devices);
   }
-  if (f->width > 1 && !q->hypothetical) {
-    return opi_fail(
-        s->err, OPIPE_E_LIMIT,
-        "planner 'auto': no session executes tensor width %u: 1, or a hypothetical plan", f->width);
+  if (f->width > 1 && !opi_auto_widens(q)) {
+    return opi_fail(s->err, OPIPE_E_LIMIT,
+                    "planner 'auto': no session executes tensor width %u of layers without a model: "
+                    "1, or a hypothetical plan",
+                    f->width);
   }
   return opi_fail(s->err, OPIPE_E_LIMIT,
                   "planner 'auto': no layout with these options exists on %u devices%s%s",

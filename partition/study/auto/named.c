@@ -196,13 +196,12 @@ opipe_status opi_point_of_strategy(opi_space *s, const opi_strategy *strategy, b
 static bool allowed(const opi_space *s, const opi_point *p) {
   const opi_auto *q = s->question;
   const opi_auto_fixed *f = &q->fixed;
-  const bool hypothetical = p->width > 1 || p->sharded || p->scattered;
   uint32_t parts = p->places->n_parts;
   for (uint32_t r = 0; p->shares != NULL && r < p->places->n_ranks; ++r)
     parts = p->shares[r] > parts ? p->shares[r] : parts;
   if (p->shares != NULL && p->copies > 1 && !q->hypothetical)
     return false; /* no session executes that */
-  return parts <= opi_point_rows(s, p) && (q->hypothetical || !hypothetical) &&
+  return parts <= opi_point_rows(s, p) && (q->hypothetical || opi_point_runs(q, p)) &&
          (f->width == 0 || f->width == p->width) &&
          (f->n_stages == 0 || f->n_stages == p->places->n_stages) &&
          (f->n_ranks == 0 || f->n_ranks == opi_point_ranks(p) * p->copies) &&

@@ -245,14 +245,29 @@ static opipe_status check_times(const opi_auto *q, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_answer,
-                             opipe_error *err) {
+static opipe_status search_once(const opi_auto *question, opi_auto_answer **out_answer,
+                                opipe_error *err) {
   opi_space space;
   OPI_TRY(check_times(question, err));
   OPI_TRY(opi_space_open(question, &space, err));
   const opipe_status status = run_search(question, &space, out_answer, err);
   opi_space_close(&space);
   return status;
+}
+
+opipe_status opi_auto_search(const opi_auto *question, opi_auto_answer **out_answer,
+                             opipe_error *err) {
+  opi_auto wider = *question;
+  opipe_error unused = OPIPE_ERROR_INIT;
+  wider.widens = question->groups && !question->hypothetical;
+  if (!wider.widens || question->fixed.width > 1)
+    return search_once(&wider, out_answer, err);
+  const opipe_status status = search_once(question, out_answer, err);
+  /* nothing fits: groups have less on each device */
+  if (status != OPIPE_E_LIMIT || question->widens || question->fixed.width == 1 ||
+      question->planning.n_devices == 1 || question->uncapped)
+    return status;
+  return search_once(&wider, out_answer, &unused) == OPIPE_OK ? OPIPE_OK : status;
 }
 
 /* ---- any strategy ---- */

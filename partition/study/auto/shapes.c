@@ -240,10 +240,10 @@ static opipe_status add_placed(shapes *x, opi_point *p) {
 /* Recomputation, sharding and scattering, each without and with. */
 static opipe_status add_features(shapes *x, opi_point *p) {
   const opi_auto *q = x->space->question;
-  const bool train = opi_space_trains(x->space), hypothetical = q->hypothetical;
-  const bool shards = train && hypothetical && p->copies > 1 && p->shares == NULL &&
+  const bool train = opi_space_trains(x->space);
+  const bool shards = train && opi_auto_widens(q) && p->copies > 1 && p->shares == NULL &&
                       p->places->n_replicas == 1 && x->space->equal_devices;
-  const bool scatters = hypothetical && p->width > 1 && p->places->n_stages > 1;
+  const bool scatters = q->hypothetical && p->width > 1 && p->places->n_stages > 1;
   for (uint32_t k = 0; k < 8; ++k) {
     p->recompute = (k & 1) != 0;
     p->sharded = (k & 2) != 0;
@@ -251,6 +251,7 @@ static opipe_status add_features(shapes *x, opi_point *p) {
     if ((p->recompute && (!train || q->fixed.recompute == OPI_RECOMPUTES_NEVER)) ||
         (!p->recompute && train && q->fixed.recompute == OPI_RECOMPUTES_ALWAYS) ||
         (p->sharded && !shards) || (p->scattered && !scatters) ||
+        (!q->hypothetical && !opi_point_runs(q, p)) ||
         (!x->all && scatters && !p->scattered && x->space->machine.n_nodes != 1))
       continue;
     OPI_TRY(add_placed(x, p));
@@ -421,7 +422,7 @@ static bool has_room(const shapes *x, uint32_t ranks, uint32_t width) {
   const opi_method_layout places = {.versions = OPIPE_VERSIONS_ONE};
   const opi_point least = {.places = &places,
                            .copies = q->planning.n_devices / (ranks * width),
-                           .sharded = q->hypothetical};
+                           .sharded = opi_auto_widens(q)};
   double params = 0, cap = 0;
   for (uint32_t i = 0; i < x->n_layers; ++i) {
     const opi_layer l = opi_layers_at(q->planning.layers, i, 1);
@@ -435,11 +436,11 @@ static bool has_room(const shapes *x, uint32_t ranks, uint32_t width) {
 static bool takes_width(const shapes *x, uint32_t width) {
   const opi_auto *q = x->space->question;
   if (q->fixed.width != 0)
-    return width == q->fixed.width && (width == 1 || q->hypothetical);
+    return width == q->fixed.width && (width == 1 || opi_auto_widens(q));
   const uint32_t node = x->space->equal_nodes ? x->space->machine.per_node : OPI_WIDTHS_MOST;
   const bool splits = q->planning.layers->at[0].width_share > 0 ||
                       q->planning.layers->at[x->n_layers / 2].width_share > 0;
-  return width == 1 || (q->hypothetical && splits &&
+  return width == 1 || (opi_auto_widens(q) && splits &&
                         (x->all || (node % width == 0 && (width & (width - 1)) == 0)));
 }
 

@@ -246,4 +246,16 @@ opipe_status opi_point_of_strategy(opi_space *space, const opi_strategy *strateg
 opipe_status opi_point_strategy(const opi_space *space, const opi_point *point,
                                 const opi_judged *judged, opi_strategy **out_strategy);
 
+/* Whether widths above 1 and sharded optimizers are candidates. */
+static inline bool opi_auto_widens(const opi_auto *question) {
+  return question->hypothetical || question->widens;
+}
+/* Whether sessions execute the point, as far as tensor groups decide. */
+static inline bool opi_point_runs(const opi_auto *question, const opi_point *p) {
+  const opi_method_layout *l = p->places;
+  const bool plain = p->shares == NULL && l->n_slices <= 1 && l->n_parts <= 1;
+  return !p->scattered && (p->width == 1 || (question->widens && plain)) &&
+         (!p->sharded || question->widens);
+}
+
 #endif /* OPI_AUTO_SPACE_H */

@@ -48,7 +48,7 @@ static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_
   out->n_microbatches = s->microbatches * s->pipelines;
   if (s->rank_devices != NULL) {
     out->rank_devices = s->rank_devices;
-    out->n_rank_devices = s->n_ranks * s->pipelines;
+    out->n_rank_devices = s->n_ranks * s->pipelines * s->width;
   }
   if (equal == 1)
     return OPIPE_OK;
@@ -63,6 +63,12 @@ static opipe_status apply_replicas(const opi_strategy *s, opi_arena *arena, opi_
                     "the strategy has stages on different numbers of replicas (%u of the first, %u "
                     "of the last) in several copies of the pipeline, which no session executes",
                     replicas[0], replicas[n - 1]);
+  }
+  if (s->width > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the strategy has stages on different numbers of replicas (%u of the first, %u "
+                    "of the last) in tensor groups of %u, which no session executes",
+                    replicas[0], replicas[n - 1], s->width);
   }
   out->stage_replicas = replicas;
   out->n_stage_replicas = n;
@@ -107,19 +113,21 @@ opipe_status opi_strategy_apply(const opi_strategy *s, bool trains, opi_arena *a
   *out = (opi_applied){.n_stages = s->n_stages,
                        .ends = ends,
                        .planner = s->planner,
-                       .recompute = trains && s->recompute};
+                       .tensor = s->width,
+                       .recompute = trains && s->recompute,
+                       .sharded = trains && s->sharded};
   if (ends == NULL)
     return opi_fail_nomem(err, s->n_stages * sizeof *ends, "a strategy");
-  if (s->width > 1) {
+  if (s->scattered) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "the strategy divides every layer over %u devices: no session executes tensor "
-                    "groups",
-                    s->width);
+                    "the strategy has messages scattered over tensor ranks, which no session "
+                    "executes");
   }
-  if (s->sharded || s->scattered) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "the strategy has %s, which no session executes",
-                    s->sharded ? "the optimizer's state sharded over copies"
-                               : "messages scattered over tensor ranks");
+  if (s->width > 1 && s->n_groups != 0) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "the strategy slices sequences in tensor groups of %u, which no session "
+                    "executes",
+                    s->width);
   }
   for (uint32_t i = 0; i < s->n_stages; ++i) {
     ends[i] = s->stages[i].last;

@@ -465,6 +465,47 @@ static void test_stages_that_are_given(void) {
   opi_layers_free(layers);
 }
 
+/* A layer that no device holds: tensor groups of a model are tried then, and only then. A width
+ * that is given is kept; what no session executes is no candidate. */
+static void test_groups_where_nothing_else_fits(void) {
+  enum {
+    LARGE = 10000000,
+    CAP = 32000000,
+    ROOM = 100000000
+  }; /* 4 bytes of each parameter's byte */
+  for (uint32_t k = 0; k < 4; ++k) {
+    const bool large = k % 2 == 0, groups = k < 2;
+    opi_cluster c = make_cluster(1, 2, large ? CAP : ROOM, dapple_rates);
+    opi_layers *layers = equal_blocks(2, 1e6, 2e6, 1000, 1000, 1000000);
+    layers->at[0].param_bytes = LARGE;
+    for (uint32_t i = 0; i < 2; ++i)
+      layers->at[i].width_share = 1;
+    opi_auto q = auto_question(layers, &c, 4);
+    opi_auto_answer *answer = NULL;
+    q.groups = groups;
+    if (large && !groups) {
+      OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_LIMIT, &err, "tensor width");
+    } else {
+      answer = auto_ask(&q);
+      OPI_ASSERT_INT(answer->ranked[0].strategy->width, large ? 2 : 1);
+      for (uint32_t i = 0; i < answer->n_ranked; ++i) {
+        const opi_strategy *s = answer->ranked[i].strategy;
+        OPI_ASSERT(!s->scattered && (s->width == 1 || s->n_groups == 0));
+      }
+      opi_auto_free(answer);
+    }
+    q.fixed.width = 2;
+    if (groups) {
+      answer = auto_ask(&q);
+      OPI_ASSERT_INT(answer->ranked[0].strategy->width, 2);
+      opi_auto_free(answer);
+    } else {
+      OPI_ASSERT_ERROR(opi_auto_search(&q, &answer, &err), OPIPE_E_LIMIT, &err, "without a model");
+    }
+    opi_layers_free(layers);
+  }
+}
+
 static bool says(opi_text *text, const char *what) {
   const bool found = strstr(text->data, what) != NULL;
   opi_text_release(text);
@@ -636,6 +677,7 @@ static const opi_test tests[] = {OPI_TEST(test_no_paper_is_faster),
                                  OPI_TEST(test_objectives),
                                  OPI_TEST(test_the_fullest_device),
                                  OPI_TEST(test_stages_that_are_given),
+                                 OPI_TEST(test_groups_where_nothing_else_fits),
                                  OPI_TEST(test_infeasible),
                                  OPI_TEST(test_streams_repeat_a_request),
                                  OPI_TEST(test_requests_do_not_come_back),
