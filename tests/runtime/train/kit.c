@@ -135,6 +135,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
     devices[c->n_ranks - 1].options = c->last_options;
   const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, tensor),
                                     .tensor = c->tensor,
+                                    .flags = c->sequence ? OPIPE_PLAN_SEQUENCE : 0u,
                                     .n_ranks = c->n_ranks,
                                     .n_stages = c->n_stages,
                                     .devices = devices,

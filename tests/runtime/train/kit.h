@@ -59,6 +59,7 @@ typedef struct kit_case {
   const char *device, *device_options, *transport;
   uint32_t device_index;
   uint32_t tensor;          /* members of a tensor group; 0: 1 */
+  bool sequence;            /* their sequence form */
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
 } kit_case;
