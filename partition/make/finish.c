@@ -308,6 +308,7 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
   OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
+  OPI_TRY(opi_states_divide(f->model, &plan->decided, &plan->arena, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));
   OPI_TRY(keep_playlist(f));

@@ -38,8 +38,6 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
     return refuse(plan, "token slices", err);
   if (plan->n_parts > 1)
     return refuse(plan, "backwards in parts", err);
-  if (plan->n_states != 0)
-    return refuse(plan, "states of streams", err);
   return OPIPE_OK;
 }
 
