@@ -95,7 +95,8 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
 }
 
 uint32_t opi_tensor_flags(const opi_decision *plan) {
-  return OPI_SHARD_BARE | (plan->train == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
+  const opi_train_spec *spec = plan->train;
+  return OPI_SHARD_BARE | (spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
          (plan->sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
 }
 
