@@ -114,7 +114,6 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
 
 /* T[,sequence=0|1] */
 int cli_take_tensor(const cli_option *option, const char *value, cli_options *out) {
-  static const char word[] = ",sequence=";
   const char *comma = strchr(value, ',');
   char number[16] = "";
   const size_t n = comma == NULL ? strlen(value) : (size_t)(comma - value);
@@ -126,13 +125,10 @@ int cli_take_tensor(const cli_option *option, const char *value, cli_options *ou
   out->t.sequence = false;
   if (comma == NULL)
     return CLI_DONE;
-  const char *digit = comma + sizeof word - 1;
-  if (strncmp(comma, word, sizeof word - 1) != 0 ||
-      (strcmp(digit, "0") != 0 && strcmp(digit, "1") != 0))
-    return cli_usage("--tensor %s: behind the width only ,sequence=0 or ,sequence=1 is known",
-                     value);
-  out->t.sequence = *digit == '1';
-  return CLI_DONE;
+  out->t.sequence = strcmp(comma, ",sequence=1") == 0;
+  if (out->t.sequence || strcmp(comma, ",sequence=0") == 0)
+    return CLI_DONE;
+  return cli_usage("--tensor %s: only ,sequence=0 or 1 may follow the width", value);
 }
 
 /* Source of node times, or the stages' times. */

@@ -450,6 +450,7 @@ static opipe_status finish_all(finish *f) {
   OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
   OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   OPI_TRY(choose_offloads(f));
+  OPI_TRY(opi_states_divide(f->model, &plan->decided, &plan->arena, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));
   if (f->making->offload_least && opi_plan_check_caps(plan, NULL) == OPIPE_E_LIMIT)

@@ -38,8 +38,6 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
     return refuse(plan, "token slices", err);
   if (plan->n_parts > 1)
     return refuse(plan, "backwards in parts", err);
-  if (plan->n_states != 0)
-    return refuse(plan, "states of streams", err);
   return OPIPE_OK;
 }
 
@@ -97,7 +95,8 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
 }
 
 uint32_t opi_tensor_flags(const opi_decision *plan) {
-  return OPI_SHARD_BARE | (plan->train == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
+  const opi_train_spec *spec = plan->train;
+  return OPI_SHARD_BARE | (spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
          (plan->sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
 }
 

@@ -185,7 +185,7 @@ opipe_status opi_token_carry_of(const opi_token_axes *axes, const opi_graph *g, 
                                 opi_carry **out_carry, opipe_error *err);
 /* The member of a tensor group whose graph it is. */
 typedef struct opi_train_member {
-  const opi_bound *whole; /* what is divided */
+  const opi_bound *whole; /* the graph that is divided */
   const opi_shard_member *of;
   const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
 } opi_train_member;

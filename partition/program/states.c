@@ -197,7 +197,7 @@ opipe_status opi_states_check(opi_decision *plan, const opi_graph *file, const o
                       pair->input, pair->input);
     }
     OPI_TRY(check_shapes(pair, &file->values[file->inputs[pair->input_index]], bound, err));
-    if (!opi_state_bytes(pair, pair->capacity, 1, &n_bytes)) {
+    if (!opi_state_bytes(pair, 0, pair->capacity, 1, &n_bytes)) {
       return opi_fail(err, OPIPE_E_LIMIT, "state '%s' -> '%s': %llu elements exceed 2^56 bytes",
                       pair->output, pair->input, (unsigned long long)pair->capacity);
     }
@@ -459,13 +459,72 @@ uint32_t opi_state_rank(const opi_decision *plan, uint32_t index, uint32_t home)
   return opi_plan_rank(plan, stage, replica + home * (plan->n_replicas / n_homes));
 }
 
-bool opi_state_bytes(const opi_state_pair *pair, uint64_t n_elems, uint32_t alignment,
-                     uint64_t *out_bytes) {
+/* ---- members ---- */
+
+/* Whether members have consecutive runs in order: then *out_parts [width] in the arena. */
+static opipe_status parts_of(const opi_port_part *ports, uint32_t width, opi_arena *arena,
+                             int64_t **out_parts, bool *out_good, opipe_error *err) {
+  int64_t next = 0;
+  *out_good = true;
+  *out_parts = OPI_ARENA_ARRAY(arena, int64_t, width);
+  if (*out_parts == NULL)
+    return opi_fail_nomem(err, width * sizeof **out_parts, "states");
+  for (uint32_t k = 0; k < width && *out_good; ++k) {
+    const opi_port_part *p = &ports[k];
+    *out_good =
+        p->axis >= 0 && p->axis == ports[0].axis && p->n_runs == 1 && p->runs[0].first == next;
+    (*out_parts)[k] = *out_good ? p->runs[0].n : 0;
+    next += (*out_parts)[k];
+  }
+  *out_good = *out_good && next == ports[0].n_whole;
+  return OPIPE_OK;
+}
+
+opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, opi_arena *arena,
+                               opipe_error *err) {
+  const uint32_t width = model->n_members;
+  const opi_cut *cut = model->cuts[0];
+  for (uint32_t i = 0; width > 1 && i < plan->n_states; ++i) {
+    opi_state_pair *pair = &plan->states[i];
+    const uint32_t port = find(cut->graph, cut->graph->inputs, cut->graph->n_inputs, pair->input);
+    int64_t *in = NULL, *out = NULL;
+    bool good = port != OPIPE_NONE, made = false;
+    if (good)
+      OPI_TRY(parts_of(&cut->input_parts[port * width], width, arena, &in, &good, err));
+    OPI_TRY(
+        parts_of(&cut->output_parts[pair->output_index * width], width, arena, &out, &made, err));
+    if (!good || !made ||
+        cut->input_parts[port * width].axis != cut->output_parts[pair->output_index * width].axis ||
+        memcmp(in, out, width * sizeof *in) != 0) {
+      return opi_fail(
+          err, OPIPE_E_UNSUPPORTED,
+          "state '%s' -> '%s': the %u members of a tensor group do not have parts of it "
+          "(heads) alike as an output and as an input, which streams keep",
+          pair->output, pair->input, width);
+    }
+    pair->axis = cut->input_parts[port * width].axis;
+    pair->whole = cut->input_parts[port * width].n_whole;
+    pair->parts = in;
+  }
+  return OPIPE_OK;
+}
+
+bool opi_state_bytes(const opi_state_pair *pair, uint32_t member, uint64_t n_elems,
+                     uint32_t alignment, uint64_t *out_bytes) {
   const uint64_t each = opi_dtype_bits(pair->dtype) / 8;
   if (n_elems > BYTES_MOST / each)
     return false;
+  if (pair->parts != NULL) {
+    const uint64_t whole = (uint64_t)pair->whole;
+    n_elems = (n_elems / whole + (n_elems % whole != 0)) * (uint64_t)pair->parts[member];
+  }
   *out_bytes = opi_align_up(n_elems * each, alignment);
   return true;
+}
+
+uint64_t opi_state_share(const opi_state_pair *pair, uint32_t member, uint64_t n_bytes) {
+  return pair->parts == NULL ? n_bytes
+                             : n_bytes / (uint64_t)pair->whole * (uint64_t)pair->parts[member];
 }
 
 uint64_t opi_stream_bytes(const opi_decision *plan, uint32_t rank, uint32_t alignment,
@@ -474,8 +533,10 @@ uint64_t opi_stream_bytes(const opi_decision *plan, uint32_t rank, uint32_t alig
   *out_home = 0;
   for (uint32_t i = 0; i < plan->n_states; ++i) {
     for (uint32_t home = 0; home < opi_states_homes(plan); ++home) {
-      if (opi_state_rank(plan, i, home) != rank ||
-          !opi_state_bytes(&plan->states[i], plan->states[i].capacity, alignment, &one))
+      const uint32_t first = opi_state_rank(plan, i, home);
+      if (rank < first || rank >= first + opi_plan_width(plan) ||
+          !opi_state_bytes(&plan->states[i], rank - first, plan->states[i].capacity, alignment,
+                           &one))
         continue;
       *out_home = home;
       sum += 2 * one;

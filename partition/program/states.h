@@ -7,7 +7,7 @@
 
 #include <opipe/host.h>
 
-#include "partition/plan/plan.h"
+#include "partition/program/model.h"
 
 /* Copies the requested pairs; opi_states_check looks up their names. */
 opipe_status opi_states_copy(opi_plan *plan, const opipe_plan_params *params, opipe_error *err);
@@ -33,13 +33,19 @@ opipe_status opi_states_hold(const opi_decision *plan, const opi_graph *bound,
 
 /* Copies of the pipeline that take requests in turn; a stream stays on one of them. */
 uint32_t opi_states_homes(const opi_decision *plan);
-/* The rank that holds pair `index` of a stream whose home is copy `home`; valid once actions are
- * known. */
+/* In tensor groups, once graphs are divided: the members' parts of every pair. Errors: UNSUPPORTED,
+ * a pair that is not divided among them, or otherwise as an output than as an input. */
+opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, opi_arena *arena,
+                               opipe_error *err);
+/* The rank that holds pair `index` of a stream whose home is copy `home`, in tensor groups that of
+ * member 0; valid once actions are known. */
 uint32_t opi_state_rank(const opi_decision *plan, uint32_t index, uint32_t home);
-/* Bytes of one of the two buffers of `n_elems` elements of the pair, aligned. False: beyond 2^56.
- */
-bool opi_state_bytes(const opi_state_pair *pair, uint64_t n_elems, uint32_t alignment,
-                     uint64_t *out_bytes);
+/* Bytes of one of the two buffers of a member for `n_elems` elements of the whole pair, aligned.
+ * False: beyond 2^56. */
+bool opi_state_bytes(const opi_state_pair *pair, uint32_t member, uint64_t n_elems,
+                     uint32_t alignment, uint64_t *out_bytes);
+/* A member's share of n_bytes of the whole pair. */
+uint64_t opi_state_share(const opi_state_pair *pair, uint32_t member, uint64_t n_bytes);
 /* Bytes that one stream with the plan's capacities holds on a rank, and the copy that has it. */
 uint64_t opi_stream_bytes(const opi_decision *plan, uint32_t rank, uint32_t alignment,
                           uint32_t *out_home);

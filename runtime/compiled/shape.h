@@ -267,6 +267,10 @@ static inline uint32_t opi_weights_instance_at(const opi_compiled *t, uint32_t i
   return opi_whole_instance(t, instance) * t->model->n_members +
          opi_piece_place_of(&t->given, piece).member;
 }
+/* The member of a tensor group that a stage of the view belongs to; 0: no groups. */
+static inline uint32_t opi_member_of(const opi_compiled *t, uint32_t stage) {
+  return opi_piece_place_of(&t->given, stage % t->model->n_pieces).member;
+}
 /* When step `index` of the rank's list ran last; the reference has one list. */
 static inline opi_ran *opi_ran_at(const opi_compiled *t, uint32_t rank, uint32_t index) {
   const uint32_t r = t->setup->reference ? 0 : rank;

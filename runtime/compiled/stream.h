@@ -16,15 +16,20 @@
 
 #include "runtime/compiled/build.h"
 
+/* A kept tensor, whole. */
 typedef struct opi_kept {
-  uint32_t holder;       /* rank */
-  uint32_t rank;         /* dimensions */
-  uint64_t capacity;     /* elements of a buffer */
-  uint64_t offset_bytes; /* of the first of the two in the holder's block */
-  uint64_t buffer_bytes; /* from the first to the second */
+  uint32_t rank;     /* dimensions */
+  uint64_t capacity; /* elements of a buffer */
   uint64_t n_elems, n_bytes;
   int64_t shape[OPIPE_MAX_RANK];
 } opi_kept;
+
+/* The two buffers of it, in tensor groups of a member's part. */
+typedef struct opi_kept_place {
+  uint32_t holder;       /* rank */
+  uint64_t offset_bytes; /* of the first of the two in the holder's block */
+  uint64_t buffer_bytes; /* from the first to the second */
+} opi_kept_place;
 
 /* Bindings with a stream's buffers in place of a shape's cells. */
 typedef struct opi_stream_table {
@@ -49,6 +54,7 @@ struct opi_stream {
   _Atomic uint32_t n_breaking;   /* threads that may be about to set broken_at */
   _Atomic uint32_t n_unfinished; /* requests that ranks may still touch */
   opi_kept *pairs;               /* [plan->n_states] */
+  opi_kept_place *places;        /* [plan->n_states * width] pair by pair, by member */
   opi_block *blocks;             /* [plan->n_ranks] */
   opi_stream_table *tables;
 };
@@ -68,16 +74,21 @@ typedef struct opi_streams {
   uint32_t n_homes;
 } opi_streams;
 
-static inline opipe_region opi_kept_region(const opi_stream *stream, uint32_t pair, uint32_t turn,
-                                           uint64_t n_bytes) {
-  const opi_kept *kept = &stream->pairs[pair];
+static inline const opi_kept_place *opi_kept_at(const opi_stream *stream, uint32_t pair,
+                                                uint32_t member) {
+  return &stream->places[pair * opi_plan_width(&stream->setup->plan->decided) + member];
+}
+static inline opipe_region opi_kept_region(const opi_stream *stream, uint32_t pair, uint32_t member,
+                                           uint32_t turn, uint64_t n_bytes) {
+  const opi_kept_place *kept = opi_kept_at(stream, pair, member);
   return (opipe_region){.buffer = stream->blocks[kept->holder].buffer,
                         .offset_bytes = kept->offset_bytes + turn * kept->buffer_bytes,
                         .n_bytes = n_bytes};
 }
 /* NULL: the device has no host memory. */
-static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint32_t turn) {
-  const opi_kept *kept = &stream->pairs[pair];
+static inline char *opi_kept_host(const opi_stream *stream, uint32_t pair, uint32_t member,
+                                  uint32_t turn) {
+  const opi_kept_place *kept = opi_kept_at(stream, pair, member);
   char *host = stream->blocks[kept->holder].host;
   return host == NULL ? NULL : host + kept->offset_bytes + turn * kept->buffer_bytes;
 }

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "partition/program/states.h"
 #include "runtime/compiled/stream.h"
 
 /* ---- queues ---- */
@@ -40,69 +41,110 @@ static opipe_status settle(const opi_rank *rank, const opi_side *side, opipe_err
   return opi_answer(status, "backend", opi_rank_backend(rank)->id, "event_sync", err);
 }
 
-static opipe_status read_kept(const opi_stream *stream, uint32_t p, void *dst, uint64_t n_bytes,
-                              opipe_error *err) {
+/* Reads a member's part. */
+static opipe_status read_part(const opi_stream *stream, uint32_t p, uint32_t member, void *dst,
+                              uint64_t n_bytes, opipe_error *err) {
   const opi_setup *s = stream->setup;
-  const uint32_t r = stream->pairs[p].holder;
+  const uint32_t r = opi_kept_at(stream, p, member)->holder;
   const opi_side *side = &s->shapes->streams->sides[r];
-  const opipe_region region = opi_kept_region(stream, p, stream->turn, n_bytes);
+  const opipe_region region = opi_kept_region(stream, p, member, stream->turn, n_bytes);
   if (n_bytes == 0)
     return OPIPE_OK;
   if (side->queue == NULL) {
-    memcpy(dst, opi_kept_host(stream, p, stream->turn), (size_t)n_bytes);
+    memcpy(dst, opi_kept_host(stream, p, member, stream->turn), (size_t)n_bytes);
     return OPIPE_OK;
   }
   OPI_TRY(OPI_ASK_RANK(&s->ranks[r], read, err, side->queue, dst, &region));
   return settle(&s->ranks[r], side, err);
 }
 
-static opipe_status write_kept(const opi_stream *stream, uint32_t p, const void *src,
-                               uint64_t n_bytes, opipe_error *err) {
+static opipe_status write_part(const opi_stream *stream, uint32_t p, uint32_t member,
+                               const void *src, uint64_t n_bytes, opipe_error *err) {
   const opi_setup *s = stream->setup;
-  const uint32_t r = stream->pairs[p].holder;
+  const uint32_t r = opi_kept_at(stream, p, member)->holder;
   const opi_side *side = &s->shapes->streams->sides[r];
-  const opipe_region region = opi_kept_region(stream, p, stream->turn, n_bytes);
+  const opipe_region region = opi_kept_region(stream, p, member, stream->turn, n_bytes);
   if (side->queue == NULL) {
-    memcpy(opi_kept_host(stream, p, stream->turn), src, (size_t)n_bytes);
+    memcpy(opi_kept_host(stream, p, member, stream->turn), src, (size_t)n_bytes);
     return OPIPE_OK;
   }
   OPI_TRY(OPI_ASK_RANK(&s->ranks[r], write, err, side->queue, &region, src));
   return settle(&s->ranks[r], side, err);
 }
 
+/* Puts a member's part into the whole tensor. */
+static void join_part(const opi_stream *stream, uint32_t p, uint32_t member, const char *part,
+                      char *whole) {
+  const opi_state_pair *pair = &stream->setup->plan->decided.states[p];
+  const opi_kept *kept = &stream->pairs[p];
+  uint64_t outer = 1, before = 0;
+  for (int32_t d = 0; d < pair->axis; ++d)
+    outer *= (uint64_t)kept->shape[d];
+  const uint64_t row = outer == 0 ? 0 : kept->n_bytes / outer;
+  const uint64_t own = opi_state_share(pair, member, row);
+  for (uint32_t k = 0; k < member; ++k)
+    before += opi_state_share(pair, k, row);
+  for (uint64_t o = 0; o < outer; ++o)
+    memcpy(whole + o * row + before, part + o * own, (size_t)own);
+}
+
+static opipe_status read_kept(const opi_stream *stream, uint32_t p, void *dst, opipe_error *err) {
+  const opi_setup *s = stream->setup;
+  const opi_state_pair *pair = &s->plan->decided.states[p];
+  const uint64_t n_bytes = stream->pairs[p].n_bytes;
+  if (pair->parts == NULL)
+    return read_part(stream, p, 0, dst, n_bytes, err);
+  char *part = opi_alloc(s->allocator, (size_t)n_bytes + 1);
+  opipe_status status = part == NULL ? opi_fail_nomem(err, n_bytes, "a state") : OPIPE_OK;
+  for (uint32_t k = 0; k < opi_plan_width(&s->plan->decided) && status == OPIPE_OK; ++k) {
+    status = read_part(stream, p, k, part, opi_state_share(pair, k, n_bytes), err);
+    if (status == OPIPE_OK)
+      join_part(stream, p, k, part, dst);
+  }
+  opi_free(s->allocator, part, (size_t)n_bytes + 1);
+  return status;
+}
+
 /* ---- copying ---- */
 
 /* Copies through host memory, since another replica's buffers are on another rank. */
 static opipe_status carry_over(const opi_stream *to, const opi_stream *from, uint32_t p,
-                               opipe_error *err) {
+                               uint32_t member, uint64_t n_bytes, opipe_error *err) {
   const opipe_allocator *allocator = to->setup->allocator;
-  const uint64_t n_bytes = from->pairs[p].n_bytes;
   char *between = opi_alloc(allocator, (size_t)n_bytes);
   if (between == NULL)
     return opi_fail_nomem(err, n_bytes, "a copy of a state");
-  opipe_status status = read_kept(from, p, between, n_bytes, err);
+  opipe_status status = read_part(from, p, member, between, n_bytes, err);
   if (status == OPIPE_OK)
-    status = write_kept(to, p, between, n_bytes, err);
+    status = write_part(to, p, member, between, n_bytes, err);
   opi_free(allocator, between, (size_t)n_bytes);
   return status;
 }
 
-static opipe_status copy_pair(const opi_stream *to, const opi_stream *from, uint32_t p,
-                              opipe_error *err) {
+static opipe_status copy_part(const opi_stream *to, const opi_stream *from, uint32_t p,
+                              uint32_t member, opipe_error *err) {
   const opi_setup *s = to->setup;
-  const uint32_t r = from->pairs[p].holder;
-  const uint64_t n_bytes = from->pairs[p].n_bytes;
+  const uint32_t r = opi_kept_at(from, p, member)->holder;
+  const uint64_t n_bytes =
+      opi_state_share(&s->plan->decided.states[p], member, from->pairs[p].n_bytes);
   const opi_side *side = &s->shapes->streams->sides[r];
   if (n_bytes == 0 || !opi_rank_is_here(s, r))
     return OPIPE_OK;
-  if (to->pairs[p].holder != r)
-    return carry_over(to, from, p, err);
+  if (opi_kept_at(to, p, member)->holder != r)
+    return carry_over(to, from, p, member, n_bytes, err);
   if (side->queue == NULL)
-    return write_kept(to, p, opi_kept_host(from, p, from->turn), n_bytes, err);
-  const opipe_region dst = opi_kept_region(to, p, to->turn, n_bytes);
-  const opipe_region src = opi_kept_region(from, p, from->turn, n_bytes);
+    return write_part(to, p, member, opi_kept_host(from, p, member, from->turn), n_bytes, err);
+  const opipe_region dst = opi_kept_region(to, p, member, to->turn, n_bytes);
+  const opipe_region src = opi_kept_region(from, p, member, from->turn, n_bytes);
   OPI_TRY(OPI_ASK_RANK(&s->ranks[r], copy, err, side->queue, &dst, &src));
   return settle(&s->ranks[r], side, err);
+}
+
+static opipe_status copy_pair(const opi_stream *to, const opi_stream *from, uint32_t p,
+                              opipe_error *err) {
+  for (uint32_t k = 0; k < opi_plan_width(&to->setup->plan->decided); ++k)
+    OPI_TRY(copy_part(to, from, p, k, err));
+  return OPIPE_OK;
 }
 
 static opipe_status check_copy(const opi_stream *to, const opi_stream *from, opipe_error *err) {
@@ -161,10 +203,14 @@ static void tell(const opi_stream *stream, uint32_t p, opipe_state_info *out_inf
   const opi_setup *s = stream->setup;
   const opi_state_pair *pair = &s->plan->decided.states[p];
   const opi_kept *kept = &stream->pairs[p];
+  const uint32_t holder = opi_kept_at(stream, p, 0)->holder;
+  bool here = true;
+  for (uint32_t k = 0; k < opi_plan_width(&s->plan->decided); ++k)
+    here = here && opi_rank_is_here(s, opi_kept_at(stream, p, k)->holder);
   *out_info = (opipe_state_info){
       .flags = (stream->empty ? OPIPE_STATE_EMPTY : 0u) |
                (atomic_load(&stream->broken_at) != UINT64_MAX ? OPIPE_STATE_BROKEN : 0u) |
-               (opi_rank_is_here(s, kept->holder) ? 0u : OPIPE_STATE_ELSEWHERE),
+               (here ? 0u : OPIPE_STATE_ELSEWHERE),
       .output = pair->output,
       .input = pair->input,
       .n_elems = kept->n_elems,
@@ -172,7 +218,7 @@ static void tell(const opi_stream *stream, uint32_t p, opipe_state_info *out_inf
       .n_bytes = kept->n_bytes,
       .dtype = pair->dtype,
       .stage = pair->stage,
-      .holder = kept->holder,
+      .holder = holder,
       .rank = kept->rank};
   memcpy(out_info->shape, kept->shape, kept->rank * sizeof *kept->shape);
 }
@@ -181,7 +227,8 @@ static opipe_status check_get(const opi_stream *stream, uint32_t p, uint64_t n_b
                               opipe_error *err) {
   const opi_setup *s = stream->setup;
   const opi_kept *kept = &stream->pairs[p];
-  OPI_TRY(opi_rank_find(s, "state_get", kept->holder, err));
+  for (uint32_t k = 0; k < opi_plan_width(&s->plan->decided); ++k)
+    OPI_TRY(opi_rank_find(s, "state_get", opi_kept_at(stream, p, k)->holder, err));
   OPI_TRY(opi_stream_rest(stream, "state_get", true, err));
   if (stream->empty)
     return opi_fail(err, OPIPE_E_STATE, "state_get: the state is empty: no request has filled it");
@@ -196,7 +243,7 @@ static opipe_status get_locked(const opi_stream *stream, uint32_t p, opipe_state
                                void *dst, uint64_t n_bytes, opipe_error *err) {
   if (dst != NULL) {
     OPI_TRY(check_get(stream, p, n_bytes, err));
-    OPI_TRY(read_kept(stream, p, dst, n_bytes, err));
+    OPI_TRY(read_kept(stream, p, dst, err));
   }
   tell(stream, p, out_info);
   return OPIPE_OK;

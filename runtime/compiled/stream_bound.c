@@ -25,7 +25,8 @@ static uint32_t pair_of_cell(const opi_compiled *t, uint32_t index, bool *out_ma
 
 /* Regions of a step's program with the stream's buffers in them; false: it has none of them. */
 static bool place(const opi_stream *stream, const opi_compiled *t, const opi_program_unit *unit,
-                  uint32_t microbatch, uint32_t turn, opipe_region *regions) {
+                  const opi_step *step, uint32_t turn, opipe_region *regions) {
+  const uint32_t microbatch = step->microbatch, member = opi_member_of(t, step->stage);
   bool any = false;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     bool made = false;
@@ -33,7 +34,7 @@ static bool place(const opi_stream *stream, const opi_compiled *t, const opi_pro
     regions[b] = opi_cell_region(t, unit->cut->cells[b], microbatch);
     if (p == OPIPE_NONE)
       continue;
-    regions[b] = opi_kept_region(stream, p, made ? turn ^ 1 : turn, regions[b].n_bytes);
+    regions[b] = opi_kept_region(stream, p, member, made ? turn ^ 1 : turn, regions[b].n_bytes);
     any = true;
   }
   return any;
@@ -58,7 +59,7 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
   const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
   const uint32_t rank = t->pieces->instance_rank[instance];
   opi_program_unit *unit = opi_unit_at(t, instance, opi_class_at(t, step->microbatch), step->pass);
-  if (unit->program == NULL || !place(stream, t, unit, step->microbatch, table->turn, regions))
+  if (unit->program == NULL || !place(stream, t, unit, step, table->turn, regions))
     return OPIPE_OK;
   for (uint32_t b = 0; b < unit->cut->graph.n_boundaries; ++b) {
     bool made = false;
@@ -66,7 +67,7 @@ static opipe_status bind_step(opi_stream *stream, opi_compiled *t, opi_stream_ta
     if (p == OPIPE_NONE)
       continue;
     OPI_TRY(check_stage(stream, p, step->stage / t->model->n_pieces, err));
-    if (stream->pairs[p].holder != rank)
+    if (opi_kept_at(stream, p, opi_member_of(t, step->stage))->holder != rank)
       return OPIPE_OK; /* the stream belongs to another replica */
   }
   for (uint32_t i = 0; i < index; ++i) {

@@ -125,23 +125,23 @@ uint32_t opi_stream_gap(const opi_request *request) {
   return (request->stream_kept->home + n_homes - position % n_homes) % n_homes;
 }
 
-void opi_stream_place(const opi_request *request, uint32_t output, uint64_t n_bytes,
-                      opipe_region *out_region, char **out_host) {
+void opi_stream_place(const opi_request *request, uint32_t output, uint32_t member,
+                      uint64_t n_bytes, opipe_region *out_region, char **out_host) {
   const uint32_t p = request->setup->shapes->streams->pair_of_output[output];
   const uint32_t turn = request->turn ^ 1;
-  *out_region = opi_kept_region(request->stream_kept, p, turn, n_bytes);
-  *out_host = opi_kept_host(request->stream_kept, p, turn);
+  *out_region = opi_kept_region(request->stream_kept, p, member, turn, n_bytes);
+  *out_host = opi_kept_host(request->stream_kept, p, member, turn);
 }
 
-bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
-                     char **io_host) {
+bool opi_stream_load(const opi_request *request, uint32_t input, uint32_t member,
+                     opipe_region *io_region, char **io_host) {
   const opi_stream *stream = request->stream_kept;
   const uint32_t p = stream == NULL ? OPIPE_NONE : opi_stream_pair_in(request->setup, input);
   if (p == OPIPE_NONE)
     return true;
   if (!request->feeds[input].given)
     return false;
-  *io_region = opi_kept_region(stream, p, request->turn, io_region->n_bytes);
-  *io_host = opi_kept_host(stream, p, request->turn);
+  *io_region = opi_kept_region(stream, p, member, request->turn, io_region->n_bytes);
+  *io_host = opi_kept_host(stream, p, member, request->turn);
   return true;
 }

@@ -55,9 +55,14 @@ void opi_streams_stop(opi_setup *s) {
   opi_sides_close(s);
 }
 
+static size_t n_places(const opi_setup *s) {
+  return (size_t)s->plan->decided.n_states * opi_plan_width(&s->plan->decided);
+}
+
 static void unmake(opi_stream *stream) {
   const opi_setup *s = stream->setup;
   opi_handle_slot_give(stream->slot);
+  opi_free(s->allocator, stream->places, n_places(s) * sizeof *stream->places);
   opi_free(s->allocator, stream->pairs, s->plan->decided.n_states * sizeof *stream->pairs);
   opi_free(s->allocator, stream->blocks, s->plan->decided.n_ranks * sizeof *stream->blocks);
   opi_free(s->allocator, stream, sizeof *stream);
@@ -106,8 +111,9 @@ static opi_stream *make(opi_setup *s, opipe_error *err) {
   }
   stream->setup = s;
   stream->pairs = opi_alloc_zero(s->allocator, s->plan->decided.n_states, sizeof *stream->pairs);
+  stream->places = opi_alloc_zero(s->allocator, n_places(s), sizeof *stream->places);
   stream->blocks = opi_alloc_zero(s->allocator, s->plan->decided.n_ranks, sizeof *stream->blocks);
-  if (stream->pairs == NULL || stream->blocks == NULL)
+  if (stream->pairs == NULL || stream->places == NULL || stream->blocks == NULL)
     (void)opi_fail_nomem(err, s->plan->decided.n_states * sizeof *stream->pairs, "a state");
   else
     stream->slot = opi_handle_slot_take(OPI_HANDLE_STATE, stream, end_lease, s->env.owner, err);
@@ -136,6 +142,27 @@ void opi_stream_clear(opi_stream *stream) {
     stream->pairs[p].n_elems = stream->pairs[p].n_bytes = stream->pairs[p].rank = 0;
 }
 
+/* Lays out a member's two buffers. */
+static opipe_status place(opi_stream *stream, uint32_t p, uint32_t member, uint64_t *out_bytes,
+                          opipe_error *err) {
+  const opi_setup *s = stream->setup;
+  const opi_decision *plan = &s->plan->decided;
+  const opi_state_pair *pair = &plan->states[p];
+  const uint64_t capacity = stream->pairs[p].capacity;
+  opi_kept_place *kept = &stream->places[p * opi_plan_width(plan) + member];
+  kept->holder = opi_state_rank(plan, p, stream->home) + member;
+  const uint32_t planned = plan->devices[kept->holder].alignment;
+  const uint32_t alignment = opi_rank_is_here(s, kept->holder) ? s->ranks[kept->holder].alignment
+                             : planned == 0                    ? 1
+                                                               : planned;
+  kept->offset_bytes = out_bytes[kept->holder];
+  if (opi_state_bytes(pair, member, capacity, alignment, &kept->buffer_bytes) &&
+      !opi_add_u64(kept->offset_bytes, 2 * kept->buffer_bytes, &out_bytes[kept->holder]))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_LIMIT, "state '%s' -> '%s': %llu elements exceed 2^56 bytes",
+                  pair->output, pair->input, (unsigned long long)capacity);
+}
+
 /* Lays out the pairs; *out_bytes [n_ranks]: bytes on each rank. */
 static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params,
                             uint64_t *out_bytes, opipe_error *err) {
@@ -146,17 +173,8 @@ static opipe_status lay_out(opi_stream *stream, const opipe_state_params *params
     opi_kept *kept = &stream->pairs[p];
     const uint64_t asked = params == NULL || params->n_capacities == 0 ? 0 : params->capacities[p];
     kept->capacity = asked != 0 ? asked : pair->capacity;
-    kept->holder = opi_state_rank(plan, p, stream->home);
-    const uint32_t planned = plan->devices[kept->holder].alignment;
-    const uint32_t alignment = opi_rank_is_here(s, kept->holder) ? s->ranks[kept->holder].alignment
-                               : planned == 0                    ? 1
-                                                                 : planned;
-    kept->offset_bytes = out_bytes[kept->holder];
-    if (!opi_state_bytes(pair, kept->capacity, alignment, &kept->buffer_bytes) ||
-        opi_add_u64(kept->offset_bytes, 2 * kept->buffer_bytes, &out_bytes[kept->holder])) {
-      return opi_fail(err, OPIPE_E_LIMIT, "state '%s' -> '%s': %llu elements exceed 2^56 bytes",
-                      pair->output, pair->input, (unsigned long long)kept->capacity);
-    }
+    for (uint32_t k = 0; k < opi_plan_width(plan); ++k)
+      OPI_TRY(place(stream, p, k, out_bytes, err));
   }
   return OPIPE_OK;
 }

@@ -66,15 +66,16 @@ void opi_stream_advance(opi_request *request);
 uint32_t opi_stream_gap(const opi_request *request);
 /* Fails the request if an earlier one of its stream has failed; a rank is about to begin it. */
 void opi_stream_look(opi_request *request);
-/* The place that a given input is loaded to; false: it is kept, and there is nothing to load. */
-bool opi_stream_load(const opi_request *request, uint32_t input, opipe_region *io_region,
-                     char **io_host);
+/* The place that a given input, or a member's part of it, is loaded to; false: it is kept, and
+ * there is nothing to load. */
+bool opi_stream_load(const opi_request *request, uint32_t input, uint32_t member,
+                     opipe_region *io_region, char **io_host);
 void opi_stream_break(const opi_request *request); /* the request has failed */
 /* Held while a request fails; opi_stream_look waits meanwhile. */
 void opi_stream_hold(opi_stream *stream);
 void opi_stream_let_go(opi_stream *stream);
 void opi_stream_finish(const opi_request *request); /* no rank uses the stream for it any more */
 /* The place of an output that is kept; *out_host NULL: the device has no host memory. */
-void opi_stream_place(const opi_request *request, uint32_t output, uint64_t n_bytes,
-                      opipe_region *out_region, char **out_host);
+void opi_stream_place(const opi_request *request, uint32_t output, uint32_t member,
+                      uint64_t n_bytes, opipe_region *out_region, char **out_host);
 #endif /* OPI_STREAMS_H */

@@ -18,7 +18,7 @@ static opipe_status load_cell(opi_rank *rank, const opi_request *request, uint32
   opipe_region region = opi_cell_region(t, cell, microbatch);
   char *host = opi_cell_host(t, cell, microbatch);
   const uint32_t input = opi_ports_at(t, opi_piece_at(t, c->stage, microbatch))->input[c->port];
-  if (!opi_stream_load(request, input, &region, &host))
+  if (!opi_stream_load(request, input, opi_member_of(t, c->stage), &region, &host))
     return OPIPE_OK;
   const opi_view view = opi_step_part(t, request, c->stage, c->port, microbatch, shape);
   if (request->feeds[input].on_device) {
@@ -184,7 +184,8 @@ static opipe_status store_kept(opi_rank *rank, uint32_t output, uint32_t cell, u
   char *kept = NULL;
   if (t->model->cuts[0]->cells[cell].first_out == OPIPE_NONE || n_bytes == 0)
     return OPIPE_OK;
-  opi_stream_place(rank->worker->request, output, src.n_bytes, &dst, &kept);
+  const uint32_t member = opi_member_of(t, t->model->cuts[0]->cells[cell].stage);
+  opi_stream_place(rank->worker->request, output, member, src.n_bytes, &dst, &kept);
   const char *host = opi_cell_host(t, cell, microbatch);
   const bool own = t->lists->lies_on[occurrence] == rank->index;
   if (own ? !opi_ahead_has_room(rank) : !opi_ahead_is_empty(rank))

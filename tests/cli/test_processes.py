@@ -69,6 +69,14 @@ def test_training_has_the_bits_of_threads():
             check(tensors(own) == tensors(other), f"{what}: weights or moments differ")
 
 
+def test_tensor_groups_have_the_bits_of_threads():
+    for processes, tensor in ((2, "2"), (4, "2,sequence=1")):
+        rest = ["--steps", "2", "--tensor", tensor, "--ranks", str(processes), "--clip", "0.5", "--json"]
+        threads, done = command(*TRAIN, *rest), launch(processes, *TRAIN, *rest)
+        check(threads.returncode == 0 and done.returncode == 0, f"--tensor {tensor}: {threads.stderr}{done.stderr}")
+        check(done.returncode != 0 or len(steps(done)) == 2 and steps(done) == steps(threads), f"--tensor {tensor}: losses or norms differ")
+
+
 def test_a_checkpoint_goes_on_in_other_numbers_of_processes():
     with tempfile.TemporaryDirectory() as folder:
         saved = os.path.join(folder, "saved")

@@ -24,7 +24,9 @@ typedef struct rig {
   opipe_model *model;
   opipe_model *bound[SHAPES]; /* 0: the plan's; others only say which inputs to make */
   opipe_plan *plan;
-  uint32_t tensor; /* members of a tensor group */
+  uint32_t tensor;     /* members of a tensor group */
+  const char *options; /* of an emulated device; NULL: a cpu */
+  uint64_t watchdog_ns;
   opipe_error err;
 } rig;
 
@@ -74,7 +76,10 @@ static opipe_status open_rig(rig *r, const char *name) {
 
 static opipe_status make_plan(rig *r, uint32_t n_stages, uint32_t n_microbatches,
                               const char *schedule, uint64_t memory_bytes) {
-  const opipe_device_choice device = {.kind = "cpu", .memory_bytes = memory_bytes, .threads = 1};
+  const opipe_device_choice device = {.kind = r->options == NULL ? "cpu" : "emulated",
+                                      .options = r->options,
+                                      .memory_bytes = memory_bytes,
+                                      .threads = 1};
   const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, tensor),
                                     .tensor = r->tensor,
                                     .n_stages = n_stages,
@@ -92,6 +97,7 @@ static opipe_status open_session(rig *r, uint32_t flags, opipe_session **out) {
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes),
       .flags = flags,
+      .watchdog_ns = r->watchdog_ns,
       .spin_us = UINT32_MAX};
   return r->api->session_open(r->context, r->plan, &params, out, &r->err);
 }
@@ -284,6 +290,25 @@ static void test_one_byte_less_is_too_little_for_a_member(void) {
   close_rig(&r);
 }
 
+/* Both members' devices stand still in their fourth program. */
+static void test_a_stalled_member_is_named(void) {
+  rig r;
+  opipe_session *session = NULL;
+  opipe_request *request = NULL;
+  OPI_ASSERT_OK_FATAL(open_rig(&r, "gpt_8block"), &r.err);
+  r.tensor = 2;
+  r.options = "stall_run=4:500";
+  r.watchdog_ns = 100000000;
+  OPI_ASSERT_OK_FATAL(make_plan(&r, 1, 1, NULL, 0), &r.err);
+  OPI_ASSERT_OK_FATAL(open_session(&r, 0, &session), &r.err);
+  OPI_ASSERT_ERROR(submit(&r, session, 0, 1, &request), OPIPE_E_TIMEOUT, &r.err,
+                   "of stage 0 (request 0, micro-batch 0, member ");
+  OPI_ASSERT(strstr(r.err.message, "has been in the program") != NULL);
+  r.api->request_release(request);
+  r.api->session_close(session);
+  close_rig(&r);
+}
+
 static void test_measured_memory_is_the_prediction(void) {
   for (size_t m = 0; m < OPI_COUNT(MODELS); ++m) {
     rig r;
@@ -387,5 +412,6 @@ OPI_TEST_MAIN("models", OPI_TEST(test_every_cut_has_the_bits_of_its_reference),
               OPI_TEST(test_micro_batches_have_the_bits_of_their_reference),
               OPI_TEST(test_tensor_groups_have_the_bits_of_their_reference),
               OPI_TEST(test_one_byte_less_is_too_little_for_a_member),
+              OPI_TEST(test_a_stalled_member_is_named),
               OPI_TEST(test_measured_memory_is_the_prediction),
               OPI_TEST(test_the_predicted_memory_is_just_enough), OPI_TEST(test_ranks_share_a_cap))

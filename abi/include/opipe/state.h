@@ -74,8 +74,8 @@ typedef struct opipe_state_info {
   uint64_t n_bytes;  /* of n_elems: what state_get reads */
   uint32_t dtype;    /* OPIPE_FLOAT ... */
   uint32_t stage;    /* of the plan */
-  uint32_t holder;   /* rank of the plan that keeps it */
-  uint32_t rank;     /* dimensions in shape */
+  uint32_t holder; /* rank of the plan that keeps it; in tensor groups the first of those that do */
+  uint32_t rank;   /* dimensions in shape */
   int64_t shape[16]; /* [rank], OPIPE_MAX_RANK at most */
 } opipe_state_info;
 

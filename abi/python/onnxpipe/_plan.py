@@ -159,6 +159,7 @@ class Plan(Handle):
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
     tensor:       ranks among which products, tables and heads of every stage are divided; 0: 1
     offload:      stashes that wait in the host's memory: a glob of names, "auto", None; offload_memory: most of it
+    sequence:     with tensor: work between these is divided by rows (samples x tokens)
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
     measured:  costs of nodes are measured on this machine, not computed from rates
@@ -186,6 +187,7 @@ class Plan(Handle):
         tensor: int = 0,
         offload: Optional[str] = None,
         offload_memory: Union[int, str, None] = None,
+        sequence: bool = False,
         schedule: Optional[str] = None,
         cut: Optional[str] = None,
         batch_dim: Optional[str] = None,
@@ -222,7 +224,7 @@ class Plan(Handle):
             "opipe_plan_params", n_stages=stages, devices=rows, n_devices=len(chosen), n_microbatches=microbatches, replicas=replicas,
             schedule=_text(names, schedule, ffi), cut=_text(names, cut, ffi), batch_dim=_text(names, batch_dim, ffi),
             memory_bytes=bytes_of(memory, "memory"), depth=depth, cost=int(measured),
-            flags=(1 if ignore_annotations else 0) | (2 if improve else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
+            flags=(1 if ignore_annotations else 0) | (2 if improve else 0) | (4 if sequence else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
             train=ffi.NULL if training is None else training.options(library, names, keep),
             stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
             tensor=tensor, offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),

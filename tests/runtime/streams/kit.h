@@ -29,24 +29,33 @@ typedef struct plan_case {
   uint32_t n_stages, replicas, n_streams;
   const char *kind, *options; /* of the devices, NULL: "cpu" */
   uint64_t memory_bytes;
+  uint32_t tensor; /* members of a tensor group; 0: 1 */
+  bool sequence;   /* their sequence form */
 } plan_case;
+
+static inline uint32_t kit_width(const plan_case *c) {
+  return c->tensor == 0 ? 1 : c->tensor;
+}
 
 static inline opipe_plan_params kit_params(const plan_case *c, opipe_device_choice *device) {
   *device = (opipe_device_choice){.kind = c->kind == NULL ? "cpu" : c->kind,
                                   .options = c->options,
                                   .memory_bytes = c->memory_bytes,
                                   .threads = 1};
-  return (opipe_plan_params){.struct_size = sizeof(opipe_plan_params),
-                             .n_stages = c->n_stages,
-                             .n_ranks = c->replicas > 1 ? c->n_stages * c->replicas : 0,
-                             .replicas = c->replicas,
-                             .devices = device,
-                             .n_devices = 1,
-                             .devices_stride = sizeof *device,
-                             .states = kit_pairs,
-                             .n_states = PAIRS,
-                             .states_stride = sizeof *kit_pairs,
-                             .n_streams = c->n_streams};
+  return (opipe_plan_params){
+      .struct_size = sizeof(opipe_plan_params),
+      .n_stages = c->n_stages,
+      .n_ranks = c->replicas > 1 ? c->n_stages * c->replicas * kit_width(c) : 0,
+      .replicas = c->replicas,
+      .tensor = c->tensor,
+      .flags = c->sequence ? OPIPE_PLAN_SEQUENCE : 0u,
+      .devices = device,
+      .n_devices = 1,
+      .devices_stride = sizeof *device,
+      .states = kit_pairs,
+      .n_states = PAIRS,
+      .states_stride = sizeof *kit_pairs,
+      .n_streams = c->n_streams};
 }
 
 /* The model and a context; NULL params: no plan. */

@@ -125,6 +125,7 @@ static void test_one_fails(void) {
   check_one_fails(&(plan_case){.n_stages = 1, .kind = "emulated", .options = "async=1"});
   check_one_fails(&(plan_case){.n_stages = 2, .kind = "emulated", .options = "async=1"});
   check_one_fails(&(plan_case){.n_stages = 2, .replicas = 2, .kind = "emulated"});
+  check_one_fails(&(plan_case){.n_stages = 2, .tensor = 2});
 }
 
 /* A request that waits for its input holds up its own stream alone, and is cancelled. */
@@ -179,6 +180,7 @@ static void test_copies(void) {
   check_copies(&two);
   check_copies(&(plan_case){.n_stages = 2, .replicas = 2});
   check_copies(&(plan_case){.n_stages = 2, .kind = "emulated", .options = "async=1"});
+  check_copies(&(plan_case){.n_stages = 1, .replicas = 2, .tensor = 2});
 }
 
 /* Closed with a request under way: it ends well, then its bytes are free. */

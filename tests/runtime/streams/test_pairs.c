@@ -90,6 +90,15 @@ static void take(const host_kit *k, const opipe_plan *plan, opi_test_text *out) 
       (&(opipe_error){.message = "plan_write"}));
 }
 
+/* Two heads: three members have all of them. */
+static void test_whole_states_of_tensor_groups_are_refused(void) {
+  host_kit k;
+  OPI_ASSERT_ERROR(
+      kit_make_case(&k, &(plan_case){.n_stages = 1, .tensor = 3}), OPIPE_E_UNSUPPORTED, &k.err,
+      "state 'present_k_0' -> 'past_k_0': the 3 members of a tensor group do not have");
+  kit_close(&k);
+}
+
 static void test_plan_files(void) {
   host_kit k;
   opi_test_text text, again;
@@ -217,5 +226,6 @@ static void test_cuts_apart(void) {
 }
 
 OPI_TEST_MAIN("pairs of a plan", OPI_TEST(test_refused_pairs), OPI_TEST(test_refused_plans),
-              OPI_TEST(test_searched_cuts_keep_pairs_together), OPI_TEST(test_plan_files),
+              OPI_TEST(test_searched_cuts_keep_pairs_together),
+              OPI_TEST(test_whole_states_of_tensor_groups_are_refused), OPI_TEST(test_plan_files),
               OPI_TEST(test_a_recurrence), OPI_TEST(test_cuts_apart))

@@ -147,7 +147,7 @@ static void check(const plan_case *c, uint32_t flags) {
     for (uint32_t i = 0; i < STREAMS; ++i)
       OPI_ASSERT_OK(k.api->state_reset(states[i], &k.err), &k.err);
   }
-  check_bytes(&k, states, c->n_stages * (c->replicas > 1 ? c->replicas : 1));
+  check_bytes(&k, states, c->n_stages * kit_width(c) * (c->replicas > 1 ? c->replicas : 1));
   kit_close(&k);
 }
 
@@ -173,5 +173,21 @@ static void test_emulated_devices(void) {
         0);
 }
 
+/* Each member keeps its own heads. */
+static void test_tensor_groups(void) {
+  check(&(plan_case){.n_stages = 1, .n_streams = STREAMS, .tensor = 2}, 0);
+  check(&(plan_case){.n_stages = 2, .n_streams = STREAMS, .tensor = 2}, OPIPE_SESSION_POISON);
+  check(&(plan_case){.n_stages = 2, .n_streams = STREAMS, .tensor = 2}, OPIPE_SESSION_REFERENCE);
+  check(&(plan_case){.n_stages = 2, .replicas = 2, .n_streams = STREAMS, .tensor = 2}, 0);
+  check(&(plan_case){.n_stages = 1, .n_streams = STREAMS, .tensor = 2, .sequence = true}, 0);
+  check(&(plan_case){.n_stages = 2,
+                     .n_streams = STREAMS,
+                     .kind = "emulated",
+                     .options = "async=1",
+                     .tensor = 2},
+        0);
+}
+
 OPI_TEST_MAIN("states of streams", OPI_TEST(test_ranks), OPI_TEST(test_reference),
-              OPI_TEST(test_copies_of_the_pipeline), OPI_TEST(test_emulated_devices))
+              OPI_TEST(test_copies_of_the_pipeline), OPI_TEST(test_emulated_devices),
+              OPI_TEST(test_tensor_groups))

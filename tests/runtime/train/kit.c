@@ -137,6 +137,7 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                                     .tensor = c->tensor,
                                     .offload = c->offload,
                                     .offload_bytes = c->offload_bytes,
+                                    .flags = c->sequence ? OPIPE_PLAN_SEQUENCE : 0u,
                                     .n_ranks = c->n_ranks,
                                     .n_stages = c->n_stages,
                                     .devices = devices,

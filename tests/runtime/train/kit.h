@@ -61,6 +61,7 @@ typedef struct kit_case {
   const char *offload;      /* as opipe_plan_params, with the next */
   uint64_t offload_bytes;
   uint32_t tensor;          /* members of a tensor group; 0: 1 */
+  bool sequence;            /* their sequence form */
   const char *last_options; /* of the last rank's device, NULL: as the others */
   opi_train_spec spec;
 } kit_case;

@@ -87,7 +87,7 @@ static void test_nobody_allocates_in_a_step(void) {
   kit_close(&k);
 }
 
-/* Half types, loss scaling, data parallel copies, dropout is the graph's. */
+/* Half types, loss scaling, data parallel copies, tensor groups, dropout is the graph's. */
 static void test_nobody_allocates_in_other_steps(void) {
   static const memory_row row = {"1f1b", 4, 4, false, {0}};
   kit k;
@@ -95,11 +95,15 @@ static void test_nobody_allocates_in_other_steps(void) {
     OPI_SKIP("a sanitizer has its own malloc");
   OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/llama_8block/model.onnx"), ROWS, 8),
                       &k.err);
-  for (uint32_t i = 0; i < 4; ++i) {
-    static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16, OPIPE_FLOAT};
+  for (uint32_t i = 0; i < 6; ++i) {
+    static const uint32_t types[] = {OPIPE_FLOAT, OPIPE_BFLOAT16, OPIPE_FLOAT16,
+                                     OPIPE_FLOAT, OPIPE_FLOAT,    OPIPE_BFLOAT16};
     kit_case c = memory_case(&row, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAM);
     c.spec.compute = types[i];
     c.spec.replicas = i == 3 ? 2 : 1;
+    c.spec.optimizer.clip_norm = i > 3 ? 1 : 0;
+    c.tensor = i > 3 ? 2 : 1;
+    c.sequence = i == 5;
     c.device = i == 3 ? "emulated" : "cpu";
     check(&k, &c);
   }
