@@ -321,7 +321,7 @@ static opipe_status choose_offloads(finish *f) {
   opi_decision *plan = &f->plan->decided;
   const char *glob = f->making->offload;
   if (glob == NULL)
-    return plan->n_offload == 0 ? OPIPE_OK : ask_rates(f);
+    return OPIPE_OK; /* a plan that was read has its rates */
   OPI_TRY(opi_offload_check(plan, f->err));
   OPI_TRY(ask_rates(f));
   if (f->making->offload_least)
