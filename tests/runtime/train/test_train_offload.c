@@ -29,15 +29,15 @@ static kit_case place(kit_case c, const kit_place *at) {
 
 /* Every kind of order: one direction and two, chunks, halves of backwards, two versions. */
 static void test_bits(void) {
-  static const char *const schedules[] = {"gpipe", "1f1b", "2bw", "zb-h1", "zbv", "chimera",
-                                          "interleaved:chunks=2"};
+  static const char *const schedules[] = {
+      "gpipe", "1f1b", "2bw", "zb-h1", "zbv", "chimera", "interleaved:chunks=2"};
   offload_count count = {.passed = 0};
   kit k;
   open_kit(&k, ROWS);
   for (uint32_t i = 0; i < OPI_COUNT(schedules); ++i) {
     const kit_schedule schedule = {schedules[i], 0};
-    kit_case c = place(kit_case_of(schedules[i], 2, 8, i % 2 == 0),
-                       &offload_places[i % OFFLOAD_PLACES]);
+    kit_case c =
+        place(kit_case_of(schedules[i], 2, 8, i % 2 == 0), &offload_places[i % OFFLOAD_PLACES]);
     if (!opi_test_covers(i, opi_test_is_sanitized() ? 3 : 1))
       continue;
     c.offload = "*";
@@ -206,8 +206,9 @@ static void time_one(const char *rate, bool slower) {
   OPI_ASSERT(fabs(measured.out - measured.back) <= 0.01 * measured.out + 1);
   free(text.data);
   text = (opi_test_text){NULL, 0};
-  OPI_ASSERT_OK(opi_session_trace(session, OPIPE_TRACE_HTML, "offloads", opi_test_take, &text, &k.err),
-                &k.err);
+  OPI_ASSERT_OK(
+      opi_session_trace(session, OPIPE_TRACE_HTML, "offloads", opi_test_take, &text, &k.err),
+      &k.err);
   OPI_ASSERT(text.data != NULL && strstr(text.data, "copy") != NULL);
   free(text.data);
   opi_session_close(session);
@@ -356,5 +357,4 @@ static void test_closed_half_way(void) {
 
 OPI_TEST_MAIN("offloaded stashes", OPI_TEST(test_bits), OPI_TEST(test_memory),
               OPI_TEST(test_caps_decide), OPI_TEST(test_times), OPI_TEST(test_refusals),
-              OPI_TEST(test_plan_files), OPI_TEST(test_copies_fail),
-              OPI_TEST(test_closed_half_way))
+              OPI_TEST(test_plan_files), OPI_TEST(test_copies_fail), OPI_TEST(test_closed_half_way))
