@@ -247,7 +247,6 @@ static const opi_field plan_params[] = {
     NUMBERS(T, places, n_places),
     ANY(T, n_places),
     ANY(T, tensor),
-    ZERO(T, reserved3),
     ANY(T, offload),
     ANY(T, offload_bytes)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
