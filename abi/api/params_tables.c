@@ -256,7 +256,6 @@ static const opi_field plan_params[] = {
     NUMBERS(T, places, n_places),
     ANY(T, n_places),
     ANY(T, tensor),
-    ZERO(T, reserved3),
     ANY(T, offload),
     ANY(T, offload_bytes),
     OTHER(T, generation, struct_generation_params)};

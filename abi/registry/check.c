@@ -128,7 +128,7 @@ typedef struct table_rule {
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] =
         {OPIPE_BACKEND_ID,
-         OPIPE_END(opipe_backend, sum),
+         OPIPE_END(opipe_backend, host_rate),
          OPIPE_END(opipe_backend, run),
          {{offsetof(opipe_backend, params_create_owned), OPIPE_END(opipe_backend, update)},
           {offsetof(opipe_backend, host_alloc), OPIPE_END(opipe_backend, host_free)},

@@ -51,7 +51,8 @@ opipe_status opi_json_read_offload(const json_t *root, opi_plan *plan, opipe_err
   const size_t n = json_array_size(tensors);
   if (!json_is_object(object) || n == 0 || n > UINT32_MAX) {
     return opi_fail(err, OPIPE_E_INVALID,
-                    "%s: \"offload\" must be an object with a list of one or more \"tensors\"", WHAT);
+                    "%s: \"offload\" must be an object with a list of one or more \"tensors\"",
+                    WHAT);
   }
   decided->offload = OPI_ARENA_ARRAY(&plan->arena, const char *, n);
   if (decided->offload == NULL)

@@ -492,10 +492,8 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
                     ", its parts add up to %" PRIu64,
                     rank, m->total_bytes, sum);
   }
-  if (r->plan->decided.n_offload != 0) {
-    OPI_TRY(
-        opi_json_get_u64(object, WHAT, "offload_bytes", BYTES_MOST, &m->offload_bytes, r->err));
-  }
+  if (r->plan->decided.n_offload != 0)
+    OPI_TRY(opi_json_get_u64(object, WHAT, "offload_bytes", BYTES_MOST, &m->offload_bytes, r->err));
   if (json_object_get(object, "fallback_nodes") != NULL) {
     OPI_TRY(opi_json_get_u64(object, WHAT, "fallback_nodes", BYTES_MOST, &m->n_fallback, r->err));
     OPI_TRY(opi_json_get_u64(object, WHAT, "host_bytes", BYTES_MOST, &m->host_bytes, r->err));

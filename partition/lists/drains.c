@@ -111,7 +111,8 @@ static opipe_status find_left_list(opi_listing *l) {
     const opi_occurrence *next = &l->slots.occurrences[o];
     const opi_cell *cell = &l->cut->cells[o / n_mb];
     const bool posted = cell->source == OPI_CELL_RECEIVED && !l->cut->routes[cell->route].within;
-    const uint32_t key = posted ? opi_listing_post_key(l, (uint32_t)o) : first_touch(l, (uint32_t)o);
+    const uint32_t key =
+        posted ? opi_listing_post_key(l, (uint32_t)o) : first_touch(l, (uint32_t)o);
     for (uint32_t i = next->before; i != OPIPE_NONE; i = l->slots.before[i].next)
       OPI_TRY(note_left(l, l->slots.before[i].occurrence, key, 0));
   }

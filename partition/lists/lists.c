@@ -385,8 +385,7 @@ static void find_freed(opi_listing *l) {
   }
   for (uint32_t i = 0; i < lists->n_moves; ++i) { /* copies run beside programs */
     for (uint32_t k = 0; k < lists->moves[i].n; ++k) {
-      const uint32_t cell =
-          l->cut->routes[lists->moved[lists->moves[i].first + k].route].src_cell;
+      const uint32_t cell = l->cut->routes[lists->moved[lists->moves[i].first + k].route].src_cell;
       size_t src = (size_t)cell * n_mb + lists->moves[i].microbatch;
       while (occurrences[src].home != OPIPE_NONE)
         src = occurrences[src].home;

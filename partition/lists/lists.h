@@ -85,7 +85,8 @@ typedef struct opi_list_move {
   uint32_t forward, reader; /* the plan's actions */
   uint32_t first, n;        /* in moved */
   uint64_t n_bytes;         /* of its tensors */
-  uint64_t at_bytes, host_bytes; /* place in the rank's host memory; with the gaps between tensors */
+  uint64_t at_bytes,
+      host_bytes; /* place in the rank's host memory; with the gaps between tensors */
 } opi_list_move;
 typedef struct opi_list_moved {
   uint32_t route;

@@ -112,6 +112,8 @@ static opipe_status join_items(opi_listing *l, const away_item *items, uint32_t 
       move = &lists->moves[lists->n_moves++];
       *move = (opi_list_move){.rank = item->rank,
                               .stage = l->plan->actions[item->away.forward].stage,
+                              .forward = item->away.forward,
+                              .reader = item->away.reader,
                               .microbatch = item->microbatch,
                               .first = i};
     }
@@ -202,8 +204,6 @@ static opipe_status key_moves(opi_listing *l, const opi_away *aways) {
     for (uint32_t i = 0; i < n; ++i) {
       const opi_away *a = &aways[i];
       keys[i] = k == 0 ? a->forward : k == 1 ? a->leaves : k == 2 ? a->returns : a->reader;
-      if (k == 1)
-        l->lists->moves[i].reader = a->reader, l->lists->moves[i].forward = a->forward;
     }
     OPI_TRY(opi_bucket_make(l, keys, n, n_actions, to[k]));
   }

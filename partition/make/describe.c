@@ -154,9 +154,10 @@ static void describe_offloads(opi_text *t, const opi_plan *plan) {
   const opi_decision *d = &plan->decided;
   for (uint32_t r = 0; d->n_offload != 0 && r < d->n_ranks; ++r) {
     const double rate = d->devices[r].host_bytes_per_ns;
-    if (r == 0)
+    if (r == 0) {
       opi_text_printf(t, "offloads of %u tensor%s, with host memory of", d->n_offload,
                       d->n_offload == 1 ? "" : "s");
+    }
     opi_text_printf(t, "%s rank %u:", r == 0 ? "" : ",", r);
     bytes_text(t, plan->predicted.memory[r].offload_bytes);
     if (rate > 0)

@@ -9,10 +9,10 @@
 #include "partition/make/tensor.h"
 #include "partition/make/work.h"
 #include "partition/memory/predict.h"
-#include "partition/program/offloads.h"
 #include "partition/plan/kernels.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
+#include "partition/program/offloads.h"
 #include "partition/program/records.h"
 #include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"
@@ -368,13 +368,13 @@ static opipe_status choose_offloads(finish *f) {
   opi_decision *plan = &f->plan->decided;
   const char *glob = f->making->offload;
   if (glob == NULL)
-    return plan->n_offload == 0 ? OPIPE_OK : ask_rates(f);
+    return OPIPE_OK; /* a plan that was read has its rates */
   OPI_TRY(opi_offload_check(plan, f->err));
   OPI_TRY(ask_rates(f));
   if (f->making->offload_least)
     return OPIPE_OK;
-  OPI_TRY(opi_offload_match(f->model, glob, &f->plan->arena, &plan->offload, &plan->n_offload,
-                            f->err));
+  OPI_TRY(
+      opi_offload_match(f->model, glob, &f->plan->arena, &plan->offload, &plan->n_offload, f->err));
   return opi_offload_split(plan, f->model, f->err);
 }
 
@@ -385,10 +385,11 @@ static opipe_status check_bytes(const finish *f, opipe_error *err) {
   for (uint32_t r = 0; most != 0 && r < plan->decided.n_ranks; ++r) {
     const uint64_t bytes = plan->predicted.memory[r].offload_bytes;
     if (bytes > most) {
-      return opi_fail(err, OPIPE_E_LIMIT,
-                      "rank %u: stashes that wait in the host's memory need %llu bytes of it, which "
-                      "exceeds their cap of %llu",
-                      r, (unsigned long long)bytes, (unsigned long long)most);
+      return opi_fail(
+          err, OPIPE_E_LIMIT,
+          "rank %u: stashes that wait in the host's memory need %llu bytes of it, which "
+          "exceeds their cap of %llu",
+          r, (unsigned long long)bytes, (unsigned long long)most);
     }
   }
   return OPIPE_OK;

@@ -25,6 +25,17 @@ typedef struct opi_making {
   uint64_t offload_bytes;        /* most host memory of a rank for it; 0: no limit */
 } opi_making;
 
+/* How stashes are offloaded. */
+typedef struct opi_offloading {
+  const char *glob; /* NULL: not at all */
+  bool least;       /* as few as caps demand */
+} opi_offloading;
+
+/* make.c: makes a plan with so many stashes offloaded. spec: NULL: a forward plan. */
+opipe_status opi_plan_make_so(const opi_plan_env *env, const opipe_plan_params *params,
+                              const opi_train_spec *spec, const opi_offloading *offload,
+                              opi_plan **out_plan, opipe_error *err);
+
 /* Completes a plan from stage_of_node and actions, like opi_plan_finish, but the schedule may be
  * told lower caps. */
 opipe_status opi_making_finish(opi_making *making, const opi_bound *bound, opipe_error *err);

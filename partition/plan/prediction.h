@@ -23,13 +23,13 @@ typedef struct opi_memory {
       cap_bytes; /* given cap, possibly shared by several ranks (memory_with); UINT64_MAX: none */
   uint64_t
       device_bytes; /* all memory of the device, for all ranks on it; 0: unknown. Not written */
-  uint64_t mapped_bytes; /* of weight files used in place; not in the total */
-  uint64_t host_bytes;   /* host memory for nodes that the device lacks; not in the total */
+  uint64_t mapped_bytes;  /* of weight files used in place; not in the total */
+  uint64_t host_bytes;    /* host memory for nodes that the device lacks; not in the total */
   uint64_t offload_bytes; /* host memory of offloaded stashes; not in the total */
-  uint64_t n_fallback;   /* number of such nodes, in all programs of the rank */
-  uint64_t n_rounded;    /* products of its stages that round the rows they multiply to 8 bits per
-                            block (opipe_program_info) */
-  bool estimated;        /* the device was described, not asked */
+  uint64_t n_fallback;    /* number of such nodes, in all programs of the rank */
+  uint64_t n_rounded;     /* products of its stages that round the rows they multiply to 8 bits per
+                             block (opipe_program_info) */
+  bool estimated;         /* the device was described, not asked */
 } opi_memory;
 
 /* The cap of a rank: the given one, else its device's memory; UINT64_MAX: unknown. */

@@ -20,7 +20,7 @@ enum {
   OPI_ACT_COPY = 9,     /* copies rows of a tensor from one place of the rank to another */
   OPI_ACT_RESERVE = 10, /* allows the producer of a message to write it in place */
   /* sums over a group of ranks inside a stage, between stretches (program/stretches.h) */
-  OPI_ACT_SUM = 11,  /* comes to a sum */
+  OPI_ACT_SUM = 11,   /* comes to a sum */
   OPI_ACT_AWAIT = 12, /* waits for its result */
   /* stashes in the host's memory (lists/offloads.h) */
   OPI_ACT_OFFLOAD = 13, /* begins to copy the tensors of a move to the host's memory */

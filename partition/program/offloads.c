@@ -36,11 +36,11 @@ static opipe_status check_device(const opi_device_spec *d, uint32_t rank, opipe_
 }
 
 opipe_status opi_offload_check(const opi_decision *plan, opipe_error *err) {
-  const char *with = !opi_plan_trains(plan)        ? "inference, which keeps no stashes"
-                     : opi_plan_width(plan) > 1    ? "tensor groups"
-                     : opi_plan_slices(plan) > 1   ? "token slices"
-                     : plan->n_parts > 1           ? "backwards in halves"
-                                                   : NULL;
+  const char *with = !opi_plan_trains(plan)      ? "inference, which keeps no stashes"
+                     : opi_plan_width(plan) > 1  ? "tensor groups"
+                     : opi_plan_slices(plan) > 1 ? "token slices"
+                     : plan->n_parts > 1         ? "backwards in halves"
+                                                 : NULL;
   if (with != NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED, "offload: cannot be combined with %s (schedule '%s')",
                     with, plan->schedule);
@@ -191,10 +191,10 @@ static void split_cells(const splitting *s, opi_cell *cells, opi_route *routes) 
     first->readers &= FORWARD;
     first->stash = false;
   }
-  for (uint32_t stage = 0; stage < cut->n_stages; ++stage)
-    cut->cell_first[stage] =
-        cut->cell_first[stage] == cut->n_cells ? cut->n_cells + s->n_split
-                                               : s->first[cut->cell_first[stage]];
+  for (uint32_t stage = 0; stage < cut->n_stages; ++stage) {
+    const uint32_t first = cut->cell_first[stage];
+    cut->cell_first[stage] = first == cut->n_cells ? first + s->n_split : s->first[first];
+  }
   cut->cell_first[cut->n_stages] = cut->n_cells + s->n_split;
 }
 

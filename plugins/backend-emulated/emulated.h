@@ -59,7 +59,7 @@ struct opipe_device {
   uint32_t index;
   _Atomic uint64_t n_runs, n_allocs, n_copies;
   _Atomic uint64_t host_bytes; /* of host_alloc */
-  opipe_queue *queues; /* the asynchronous ones that are open; lock */
+  opipe_queue *queues;         /* the asynchronous ones that are open; lock */
 };
 
 struct opipe_buffer {

@@ -6,8 +6,8 @@
  *                       a run takes the sum of those passes of which it has nodes
  *                       (times: N of all stages, or N+N+... of each stage of the plan)
  *   flops=N bandwidth=N else: by the nodes' products and bytes at these rates (per second)
- *   host_bandwidth=N    copies between device and host run at this rate (bytes per second), else take
- *                       no time
+ *   host_bandwidth=N    copies between device and host run at this rate (bytes per second); else
+ *                       they take no time
  *   compute=on|off      off: only the time passes; memory begins as zeros, outputs keep what was in
  *                       them
  *   async=0|1           1: what a queue is given is done later, by a thread of the queue's own
@@ -154,8 +154,8 @@ static times *times_of(const char *key, options *out) {
 static opipe_status read_option(const char *key, const char *value, options *out,
                                 opipe_error *err) {
   static const char *const rates[] = {"flops", "bandwidth", "host_bandwidth"};
-  static const char *const counts[] = {"memory", "fail_run", "fail_late", "stall_run",
-                                       "fail_alloc", "fail_copy"};
+  static const char *const counts[] = {"memory",    "fail_run",   "fail_late",
+                                       "stall_run", "fail_alloc", "fail_copy"};
   static const char *const queues[] = {"async", "queue"};
   times *by_stage = times_of(key, out);
   if (by_stage != NULL)

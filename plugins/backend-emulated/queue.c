@@ -165,8 +165,7 @@ static opipe_status take_time(opipe_queue *queue, const work *w, opipe_error *er
 }
 
 static opipe_status write_now(opipe_queue *queue, const work *w, opipe_error *err) {
-  const opipe_status status =
-      queue->self->inner->write(queue->inner, &w->regions[0], w->from, err);
+  const opipe_status status = queue->self->inner->write(queue->inner, &w->regions[0], w->from, err);
   return status < 0 ? status : take_time(queue, w, err);
 }
 

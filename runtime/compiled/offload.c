@@ -11,8 +11,7 @@ static bool has_stamps(const opi_rank *rank) {
 }
 
 static opipe_status make_events(opi_move_run *run, const opi_rank *rank, opipe_error *err) {
-  opipe_event **const events[] = {&run->left, &run->returned, &run->left_begun,
-                                  &run->return_begun};
+  opipe_event **const events[] = {&run->left, &run->returned, &run->left_begun, &run->return_begun};
   const bool timed = has_stamps(rank);
   for (uint32_t i = 0; i < (timed ? 4 : 2); ++i) {
     OPI_TRY(timed ? OPI_MAKE_RANK(rank, event_create_timed, events[i], err, rank->device)

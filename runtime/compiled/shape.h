@@ -116,10 +116,10 @@ typedef struct opi_microbatch {
 
 /* Stashes on their way (opi_list_move). The rank's thread writes it. */
 typedef struct opi_move_run {
-  opipe_event *left, *returned;             /* of the queues to the host and back */
-  opipe_event *left_begun, *return_begun;   /* NULL: the rank has no stamps */
-  opi_ran *out_ran, *in_ran;                /* records of its latest copies' times */
-  uint32_t n_awaited;                       /* entries of it among the work queued ahead */
+  opipe_event *left, *returned;           /* of the queues to the host and back */
+  opipe_event *left_begun, *return_begun; /* NULL: the rank has no stamps */
+  opi_ran *out_ran, *in_ran;              /* records of its latest copies' times */
+  uint32_t n_awaited;                     /* entries of it among the work queued ahead */
 } opi_move_run;
 
 typedef struct opi_compiled {
@@ -136,8 +136,8 @@ typedef struct opi_compiled {
   opi_wire *wires;           /* [n_streams] */
   opi_message_run *messages; /* [n_messages] */
   opi_meets meets;
-  opi_move_run *move_runs; /* [n_moves] */
-  opi_pinned *offloads;    /* [n_ranks] host memory in which stashes wait */
+  opi_move_run *move_runs;   /* [n_moves] */
+  opi_pinned *offloads;      /* [n_ranks] host memory in which stashes wait */
   opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluations, where programs without dropout run */

@@ -7,8 +7,9 @@
 opipe_status opi_mover_open(opi_rank *rank, opipe_error *err) {
   opi_mover *m = &rank->mover;
   if ((rank->device_flags & OPIPE_DEVICE_SYNCHRONOUS) != 0) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "the plan offloads stashes, and the device is synchronous: make the plan again");
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "the plan offloads stashes, and the device is synchronous: make the plan again");
   }
   OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &m->out, err, rank->device));
   OPI_TRY(OPI_MAKE_RANK(rank, queue_open, &m->in, err, rank->device));

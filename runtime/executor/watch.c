@@ -41,10 +41,9 @@ void opi_rank_note_ahead(opi_rank *rank, const opi_ahead_entry *e, uint64_t sinc
 }
 
 static const char *kind_name(uint32_t kind) {
-  static const char *const names[] = {"COMPUTE", "RECV",  "SEND",   "LOAD",   "STORE",
-                                      "POST",    "DRAIN", "REDUCE", "UPDATE", "COPY",
-                                      "RESERVE", "SUM",   "AWAIT",  "OFFLOAD", "LEAVE",
-                                      "RELOAD",  "RETURN"};
+  static const char *const names[] = {"COMPUTE", "RECV",    "SEND",   "LOAD",   "STORE",   "POST",
+                                      "DRAIN",   "REDUCE",  "UPDATE", "COPY",   "RESERVE", "SUM",
+                                      "AWAIT",   "OFFLOAD", "LEAVE",  "RELOAD", "RETURN"};
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 

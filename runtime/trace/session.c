@@ -18,9 +18,8 @@ static opipe_status add_event(opi_trace_list *list, const opi_trace_event *event
   return OPIPE_OK;
 }
 
-const char *const opi_trace_passes[OPI_TRACE_PASSES] = {"F",      "B",      "I",  "W",
-                                                        "update", "reduce", "sum",
-                                                        "offload", "reload"};
+const char *const opi_trace_passes[OPI_TRACE_PASSES] = {
+    "F", "B", "I", "W", "update", "reduce", "sum", "offload", "reload"};
 
 /* By program. */
 static const char *const passes[] = {"F", "B", "I", "W", "F"};

@@ -62,9 +62,10 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
       name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE, text);
     for (uint32_t i = 0; i < OPI_COUNT(besides) * n_ranks && k == OPI_TRACE_MEASURED; ++i) {
       const uint32_t lane = i / n_ranks, r = i % n_ranks;
-      if (beside[lane])
-        name_thread(k, n_ranks + i, r, besides[lane], lane == 0 ? OPI_CLOCK_HOST : list->clocks[r],
-                    text);
+      if (!beside[lane])
+        continue;
+      const uint32_t clock = lane == 0 ? (uint32_t)OPI_CLOCK_HOST : list->clocks[r];
+      name_thread(k, n_ranks + i, r, besides[lane], clock, text);
     }
   }
   for (uint32_t i = 0; i < n; ++i) {
@@ -74,7 +75,8 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
     opi_text_printf(text,
                     "\", \"cat\": \"%s\", \"ph\": \"X\", \"pid\": %u, \"tid\": %u, \"ts\": %.3f, "
                     "\"dur\": %.3f}",
-                    e->pass, e->kind, is_beside(e) ? n_ranks * (1 + beside_of(e)) + e->rank : e->rank,
+                    e->pass, e->kind,
+                    is_beside(e) ? n_ranks * (1 + beside_of(e)) + e->rank : e->rank,
                     (double)e->start_ns * 1e-3, (double)(e->end_ns - e->start_ns) * 1e-3);
   }
   opi_text_puts(text, "\n]}\n");

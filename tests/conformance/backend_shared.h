@@ -98,6 +98,19 @@ static void round_trip(const subject *s, opipe_buffer *buffer, unsigned char *da
   conf_check(memcmp(data, seen, sizeof seen) == 0, "other bytes came back");
 }
 
+static void check_host_rate(const subject *s) {
+#if OPIPE_TARGET_MINOR >= 5
+  double rate = -1;
+  conf_case("host_rate");
+  if (!HAS_SLOT(s, host_rate))
+    conf_skip("the backend tells no rate of copies to and from the host");
+  else if (conf_ok(s->t->host_rate(s->device, &rate, &err), &err, "host_rate"))
+    conf_check(rate >= 0 && rate <= 1e18, "%g bytes per second (0 to 1e18)", rate);
+#else
+  (void)s;
+#endif
+}
+
 static void check_host_memory(const subject *s, opipe_buffer *buffer) {
   static unsigned char own[SHARED_BYTES] __attribute__((aligned(4096)));
   void *data = NULL;
@@ -116,6 +129,7 @@ static void check_host_memory(const subject *s, opipe_buffer *buffer) {
     conf_check(host_bytes_of(s) == before, "host_bytes is %llu, it was %llu",
                (unsigned long long)host_bytes_of(s), (unsigned long long)before);
   }
+  check_host_rate(s);
   conf_case("host_register");
   if (!HAS_SLOT(s, host_register) || !HAS_SLOT(s, host_unregister)) {
     conf_skip("the backend pins no memory of others");

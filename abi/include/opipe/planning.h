@@ -133,7 +133,6 @@ typedef struct opipe_plan_params {
   uint32_t tensor; /* members of a tensor group: each stage's products, tables and heads are divided
                       among so many ranks that follow each other. Ranks, which it must divide, count
                       all of them. 0: 1 */
-  uint32_t reserved3; /* 0 */
   /* Training: stashes that wait in the host's memory between forwards and backwards. NULL or
    * "none": none; a glob: the tensors whose names match; "auto": as few as the caps of the devices
    * demand, or, with recomputation, all in its place if that is faster by the plan's clock.

@@ -158,8 +158,8 @@ class Plan(Handle):
     devices:   a Device, or a backend's id, for each rank; the last one repeats
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
     tensor:       ranks among which products, tables and heads of every stage are divided; 0: 1
-    offload:      stashes that wait in the host's memory: a glob of names, "auto", None; offload_memory: most of it
     sequence:     with tensor: work between these is divided by rows (samples x tokens)
+    offload:      stashes that wait in the host's memory: a glob of names, "auto", None; offload_memory: most of it
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
     measured:  costs of nodes are measured on this machine, not computed from rates
@@ -185,9 +185,9 @@ class Plan(Handle):
         replicas: int = 0,
         stage_replicas: Sequence[int] = (),
         tensor: int = 0,
+        sequence: bool = False,
         offload: Optional[str] = None,
         offload_memory: Union[int, str, None] = None,
-        sequence: bool = False,
         schedule: Optional[str] = None,
         cut: Optional[str] = None,
         batch_dim: Optional[str] = None,

@@ -133,22 +133,23 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
   }
   if (apart && c->last_options != NULL)
     devices[c->n_ranks - 1].options = c->last_options;
-  const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, offload_bytes),
-                                    .tensor = c->tensor,
-                                    .offload = c->offload,
-                                    .offload_bytes = c->offload_bytes,
-                                    .flags = c->sequence ? OPIPE_PLAN_SEQUENCE : 0u,
-                                    .n_ranks = c->n_ranks,
-                                    .n_stages = c->n_stages,
-                                    .devices = devices,
-                                    .n_devices = apart ? c->n_ranks : 1,
-                                    .devices_stride = sizeof(opipe_device_choice),
-                                    .n_microbatches = c->n_microbatches,
-                                    .schedule = c->schedule,
-                                    .cut = c->cut,
-                                    .cost = c->cost,
-                                    .depth = c->depth,
-                                    .transport = c->transport};
+  const opipe_plan_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_plan_params, offload_bytes),
+      .tensor = c->tensor,
+      .offload = c->offload,
+      .offload_bytes = c->offload_bytes,
+      .flags = c->sequence ? OPIPE_PLAN_SEQUENCE : 0u,
+      .n_ranks = c->n_ranks,
+      .n_stages = c->n_stages,
+      .devices = devices,
+      .n_devices = apart ? c->n_ranks : 1,
+      .devices_stride = sizeof(opipe_device_choice),
+      .n_microbatches = c->n_microbatches,
+      .schedule = c->schedule,
+      .cut = c->cut,
+      .cost = c->cost,
+      .depth = c->depth,
+      .transport = c->transport};
   opi_plan_free(k->plan);
   k->plan = NULL;
   OPI_TRY(opi_plan_make_training(&env, &params, &c->spec, &k->plan, &k->err));

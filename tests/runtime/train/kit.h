@@ -58,7 +58,7 @@ typedef struct kit_case {
   const uint64_t *caps;    /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
   uint32_t device_index;
-  const char *offload;      /* as opipe_plan_params, with the next */
+  const char *offload; /* as opipe_plan_params, with the next */
   uint64_t offload_bytes;
   uint32_t tensor;          /* members of a tensor group; 0: 1 */
   bool sequence;            /* their sequence form */

@@ -33,8 +33,8 @@ uint32_t offload_moves(kit *k) {
   for (uint32_t r = 0; r < k->plan->decided.n_ranks; ++r)
     alignment[r] = k->plan->decided.devices[r].alignment;
   OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k->err), &k->err);
-  OPI_ASSERT_OK(
-      opi_lists_build(model, alignment, false, opi_allocator_system(), &lists, &k->err), &k->err);
+  OPI_ASSERT_OK(opi_lists_build(model, alignment, false, opi_allocator_system(), &lists, &k->err),
+                &k->err);
   n = lists == NULL ? 0 : lists->n_moves;
   opi_lists_free(lists);
   opi_cut_model_free(model);
