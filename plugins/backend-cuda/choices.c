@@ -183,6 +183,12 @@ opipe_status cuda_kernels_use(opipe_device *device, const opipe_kernel *kernels,
     cuda_choices_free(device);
     return OPIPE_OK;
   }
+  if (device->invariant) {
+    return opipe_fail(
+        err, OPIPE_E_STATE,
+        "kernels_use: with invariant=1 a product has one algorithm for all numbers of "
+        "rows");
+  }
   if (!OPIPE_HAS(kernels, opipe_kernel, choice)) {
     return opipe_fail(err, OPIPE_E_ABI, "kernels_use: struct_size %u is too small",
                       kernels->struct_size);

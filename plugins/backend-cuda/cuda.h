@@ -125,6 +125,7 @@ struct opipe_device {
   uint32_t few_rows;     /* few_rows=N: products of at most N rows take our kernel */
   uint32_t pad;          /* pad=N: rows are padded for products of 2^N operations; 0: for none */
   uint32_t pad_mib;      /* pad_mib=N: scratch of a piece of these */
+  bool invariant;        /* invariant=1: bits of a row do not depend on the number of rows */
   bool tf32;             /* products of fp32 may round their operands to TF32 */
   bool blocking;         /* launch_blocking=1: every launch is waited for */
   bool graphs;           /* graphs=1: the steps of a binding are one launch */
@@ -337,6 +338,8 @@ opipe_status cuda_update_many(opipe_queue *queue, const opipe_update *update,
                               const opipe_update_part *parts, uint32_t n, opipe_error *err);
 opipe_status cuda_sum_squares_many(opipe_queue *queue, const opipe_region *dst,
                                    const opipe_region *src, uint32_t n, opipe_error *err);
+opipe_status cuda_sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                      const opipe_region *src, uint32_t n, opipe_error *err);
 /* compile.c */
 opipe_status cuda_support(opipe_device *device, const opipe_graph *graph,
                           opipe_support *out_support, opipe_error *err);

@@ -180,6 +180,28 @@ static opipe_status read_pad(opipe_device *device, const char *key, const char *
   return OPIPE_OK;
 }
 
+/* invariant=1: what chooses its kernel by the number of rows stays off; asked for in the same
+ * breath, it is refused. */
+static opipe_status settle_invariant(opipe_device *device, const char *options, opipe_error *err) {
+  static const char *const by_rows[] = {"few_rows", "pad", "few_attention", "cudnn"};
+  char key[OPTION_ROOM], value[OPTION_ROOM];
+  if (!device->invariant)
+    return OPIPE_OK;
+  while (opipe_option_next(&options, key, sizeof key, value, sizeof value) > 0) {
+    for (size_t i = 0; i < sizeof by_rows / sizeof by_rows[0]; ++i) {
+      if (strcmp(key, by_rows[i]) == 0 && strcmp(value, "0") != 0) {
+        return opipe_fail(err, OPIPE_E_INVALID,
+                          "backend cuda: %s=%s beside invariant=1: bits of a row would depend on "
+                          "the number of rows",
+                          key, value);
+      }
+    }
+  }
+  device->few_rows = device->pad = 0;
+  device->few_attention = device->cudnn = false;
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   const struct {
     const char *key;
@@ -194,6 +216,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
                {"norm_sums", &device->norm_sums},
                {"dnn_masks", &device->dnn_masks},
                {"few_attention", &device->few_attention},
+               {"invariant", &device->invariant},
                {"pdl", &device->pdl}};
   device->inner.threads = 1;
   device->cudnn = device->deterministic = device->half_copies = device->norm_sums = true;
@@ -201,6 +224,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   device->few_rows = 1;
   device->pad = 30;
   device->pad_mib = 128;
+  const char *const all = options;
   char key[OPTION_ROOM], value[OPTION_ROOM];
   int more = 0;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
@@ -227,7 +251,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       return opipe_fail(err, OPIPE_E_INVALID,
                         "backend cuda: unknown option '%s' (tf32, launch_blocking, graphs, "
                         "cudnn, deterministic, bias_gradients, half_copies, norm_sums, sm, "
-                        "few_rows, pad, pad_mib, dnn_masks, few_attention, pdl, "
+                        "few_rows, pad, pad_mib, dnn_masks, few_attention, invariant, pdl, "
                         "fallback, fallback_threads)",
                         key);
     }
@@ -237,7 +261,7 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
   }
   return more < 0 ? opipe_fail(err, OPIPE_E_INVALID,
                                "backend cuda: options are malformed at '%.40s'", options)
-                  : OPIPE_OK;
+                  : settle_invariant(device, all, err);
 }
 
 /* Whether kernels wait themselves for the launch in front of them: the chip can, and what runs

@@ -120,6 +120,8 @@ static bool take_split(walk *w, uint32_t i) {
   if (!cuda_named(node, "", "Split") || w->tail.addend != OPIPE_NONE || node->n_out < 1 ||
       opipe_attr_int(node, "axis", 0) != (int64_t)x->rank - 1)
     return false;
+  if (w->program->device->invariant) /* how large a part is depends on the rows */
+    return false;
   for (uint32_t k = 0; k < node->n_out; ++k) {
     const opipe_value *y = node->out[k] != OPIPE_NONE ? value_of(w, node->out[k]) : NULL;
     const int64_t n = y != NULL && y->rank == x->rank ? y->shape[y->rank - 1] : 0;

@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_elapsed),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -72,6 +72,7 @@ const opipe_backend cuda_backend_table = {
     .kernel_tune = cuda_kernel_tune,
     .event_create_timed = cuda_event_create_timed,
     .event_elapsed = cuda_event_elapsed,
+    .sum = cuda_sum,
 };
 
 /* Lines that plugins --why shows when all is well. */

@@ -10,7 +10,9 @@
  *
  * The algorithm is the one that the device was given for the shape, types, transposition,
  * distances, epilogue, alignment and processors that are aimed at (choices.c), else the library's
- * first choice for these under a limit of workspace; it does not depend on addresses. Where it sums
+ * first choice for these under a limit of workspace; it does not depend on addresses. With
+ * `invariant` it is the first choice without pieces for CUDA_INVARIANT_ROWS rows, made anew for the
+ * product's own; what the library does not take for these is an error. Where it sums
  * in pieces these are added in the type that is summed in, when all are done: the library's other
  * ways round them to the result's type, and one adds them there as they come.
  */
@@ -210,13 +212,13 @@ void cuda_product_traits_of(const opipe_device *device, const cuda_product *p,
 static cublasStatus_t make_preference(const opipe_device *device, const cuda_product *p,
                                       cublasLtMatmulPreference_t *out) {
   const cuda_products *lt = &device->place->libraries->products;
-  const uint64_t workspace = CUDA_WORKSPACE_LIMIT;
+  const uint64_t workspace = device->invariant ? 0 : CUDA_WORKSPACE_LIMIT;
   cuda_product_traits traits;
   cuda_product_traits_of(device, p, &traits);
   const struct {
     int attribute;
     uint32_t value;
-  } wanted[] = {{CUDA_LT_PREFER_SCHEMES, CUDA_SCHEMES},
+  } wanted[] = {{CUDA_LT_PREFER_SCHEMES, device->invariant ? 0u : (uint32_t)CUDA_SCHEMES},
                 {CUDA_LT_PREFER_ALIGN_A, traits.align[0]},
                 {CUDA_LT_PREFER_ALIGN_B, traits.align[1]},
                 {CUDA_LT_PREFER_ALIGN_C, traits.align[2]},
@@ -254,16 +256,67 @@ opipe_status cuda_product_candidates(const opipe_device *device, const cuda_prod
   return answer_to_question(device, status, "cublasLtMatmulAlgoGetHeuristic", err);
 }
 
+/* The product with CUDA_INVARIANT_ROWS rows: nothing of it depends on how many there are. */
+static cuda_product invariant_form(const cuda_product *product) {
+  cuda_product form = *product;
+  form.n = CUDA_INVARIANT_ROWS;
+  if (form.trans_b && (form.b_distance == product->n || form.b_distance < form.n))
+    form.b_distance = form.n;
+  if (form.batch > 1) { /* odd: addresses are multiples of an element */
+    form.b_stride = (form.n * form.k) | 1;
+    form.d_stride = (form.n * form.m) | 1;
+  }
+  return form;
+}
+
+/* The first of the library's algorithms for the form that its attributes say in full, as text. */
+static opipe_status name_invariant(const opipe_device *device, const cuda_product *form,
+                                   const cuda_lt_descriptors *all, opipe_kernel *out,
+                                   opipe_error *err) {
+  enum { CANDIDATES = 16 };
+  cuda_lt_choice found[CANDIDATES], made;
+  uint32_t n = 0;
+  memset(found, 0, sizeof found);
+  CUDA_TRY(cuda_product_candidates(device, form, all, CANDIDATES, found, &n, err));
+  for (uint32_t i = 0; i < n; ++i) {
+    CUDA_TRY(cuda_choice_text(device, &found[i].algo, out->choice, sizeof out->choice, err));
+    if (cuda_choice_make(device, form, all, out->choice, &made))
+      return OPIPE_OK;
+  }
+  return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                    "invariant=1: none of %u algorithms of cublasLt for %d rows can be made anew",
+                    n, CUDA_INVARIANT_ROWS);
+}
+
+/* The algorithm of the product's form, made for the product. */
+static opipe_status choose_invariant(const opipe_device *device, const cuda_lt_descriptors *all,
+                                     cuda_product *product, opipe_error *err) {
+  const cuda_product form = invariant_form(product);
+  cuda_lt_descriptors formed;
+  opipe_kernel kernel;
+  CUDA_TRY(cuda_lt_describe(device, &form, NULL, &formed, err));
+  const opipe_status status = name_invariant(device, &form, &formed, &kernel, err);
+  cuda_lt_describe_end(&device->place->libraries->products, &formed);
+  if (status < 0 || cuda_choice_make(device, product, all, kernel.choice, &product->choice))
+    return status;
+  return opipe_fail(err, OPIPE_E_STATE,
+                    "invariant=1: cublasLt does not take %s for %lld rows, which is its algorithm "
+                    "for %d",
+                    kernel.choice, (long long)product->n, CUDA_INVARIANT_ROWS);
+}
+
 opipe_status cuda_product_choose(opipe_device *device, cuda_product *product, opipe_error *err) {
   cuda_lt_descriptors all;
   uint32_t n = 0;
   if (cuda_product_is_empty(product))
     return OPIPE_OK;
   CUDA_TRY(cuda_lt_describe(device, product, NULL, &all, err));
-  product->is_given = cuda_choice_find(device, product, &all, &product->choice);
+  product->is_given =
+      !device->invariant && cuda_choice_find(device, product, &all, &product->choice);
   const opipe_status status =
-      product->is_given
-          ? OPIPE_OK
+      product->is_given ? OPIPE_OK
+      : device->invariant
+          ? choose_invariant(device, &all, product, err)
           : cuda_product_candidates(device, product, &all, 1, &product->choice, &n, err);
   cuda_lt_describe_end(&device->place->libraries->products, &all);
   return status;

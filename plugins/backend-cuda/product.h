@@ -6,6 +6,7 @@
 #include "program.h"
 
 enum {
+  CUDA_INVARIANT_ROWS = 64,             /* whose algorithm products of any number of rows have */
   CUDA_WORKSPACE_LIMIT = 32 << 20,      /* bytes of one product */
   CUDA_SCHEMES = CUDA_LT_SCHEME_COMPUTE /* how pieces of a sum may be added: bits */
 };

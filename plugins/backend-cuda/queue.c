@@ -261,6 +261,16 @@ static opipe_status answer_report(const opipe_event *event, opipe_error *err) {
                         value, limit);
     case CUDA_STATUS_HOST:
       return cuda_inner_answer(event->device, name, (uint64_t)value, err);
+    case CUDA_STATUS_SEQUENCE:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': sequence %lld is outside [0, %lld)", name,
+                        value, limit);
+    case CUDA_STATUS_PAGE:
+      return opipe_fail(err, OPIPE_E_INVALID, "node '%s': page %lld is outside [0, %lld)", name,
+                        value, limit);
+    case CUDA_STATUS_COPY:
+      return opipe_fail(err, OPIPE_E_INVALID,
+                        "node '%s': %lld tokens of a page are to be copied, it has %lld", name,
+                        value, limit);
     case CUDA_STATUS_DIVIDE:
       return opipe_fail(err, OPIPE_E_INVALID, "node '%s': an integer is divided by 0", name);
     case CUDA_STATUS_LENGTH:

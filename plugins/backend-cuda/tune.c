@@ -342,6 +342,12 @@ opipe_status cuda_kernel_tune(opipe_program *program, const opipe_tune_params *p
   opipe_device *device = program->device;
   if (!OPIPE_HAS(params, opipe_tune_params, n_runs) || !OPIPE_HAS(io_kernel, opipe_kernel, choice))
     return opipe_fail(err, OPIPE_E_ABI, "kernel_tune: a struct_size is too small");
+  if (device->invariant) {
+    return opipe_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "kernel_tune: with invariant=1 a product has one algorithm for all numbers of "
+        "rows");
+  }
   const uint32_t n_runs = params->n_runs != 0 ? params->n_runs : RUNS;
   const uint32_t n = params->n_candidates != 0 ? params->n_candidates : CANDIDATES;
   if (n_runs < 2 || n_runs > RUNS_MOST || n > CANDIDATES_MOST) {

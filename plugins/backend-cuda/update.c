@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The element-wise slots of training: zeros, sums, norms and updates on regions of fp32. Norms and
- * updates of many parameters are a launch or two, whatever their number: a table in the argument
- * block. */
+/* The element-wise slots of training: zeros, sums, norms and updates on regions of fp32; sums of
+ * several regions of any floating-point type. Norms and updates of many parameters are a launch or
+ * two, whatever their number: a table in the argument block. */
+#include <opipe/collect.h>
+
 #include "params.h"
 
 /* Address of a region of n_bytes of fp32; NULL: not this way (*err). */
@@ -221,4 +223,47 @@ opipe_status cuda_update(opipe_queue *queue, const opipe_update *update, opipe_e
                                   .n_elems = update->n_elems,
                                   .decay = update->decay};
   return cuda_update_many(queue, update, &part, 1, err);
+}
+
+/* ---- sums of regions ---- */
+
+/* Address of a region of n_bytes of whole elements of `size` bytes. */
+static opipe_status elements_of(const opipe_queue *queue, const opipe_region *region,
+                                const char *what, uint64_t n_bytes, uint64_t size, void **out_data,
+                                opipe_error *err) {
+  CUdeviceptr address = 0;
+  CUDA_TRY(cuda_region(queue->device, region, what, &address, err));
+  if (region->n_bytes != n_bytes || n_bytes % size != 0 || address % size != 0) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "%s: %llu bytes at offset %llu, not %llu of whole elements of %llu", what,
+                      (unsigned long long)region->n_bytes, (unsigned long long)region->offset_bytes,
+                      (unsigned long long)n_bytes, (unsigned long long)size);
+  }
+  *out_data = (void *)(uintptr_t)address;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_sum(opipe_queue *queue, uint32_t dtype, const opipe_region *dst,
+                      const opipe_region *src, uint32_t n, opipe_error *err) {
+  const uint64_t size = opipe_sum_size(dtype);
+  cuda_sum_args args = {.n_src = n};
+  cuda_launch launch;
+  if (size == 0) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED, "sum of %s: it is no type that is added",
+                      opipe_dtype_name(dtype));
+  }
+  if (n == 0 || n > CUDA_SUM_REGIONS) {
+    return opipe_fail(err, n == 0 ? OPIPE_E_INVALID : OPIPE_E_LIMIT,
+                      "sum of %u regions, 1 is the least and %d the most", n, CUDA_SUM_REGIONS);
+  }
+  CUDA_TRY(elements_of(queue, dst, "sum: destination", dst->n_bytes, size, &args.dst, err));
+  for (uint32_t i = 0; i < n; ++i) {
+    void *from = NULL;
+    CUDA_TRY(elements_of(queue, &src[i], "sum: source", dst->n_bytes, size, &from, err));
+    args.src[i] = from;
+  }
+  args.n = (int64_t)(dst->n_bytes / size);
+  return args.n == 0
+             ? OPIPE_OK
+             : launch_all(queue, &launch, cuda_plan_sum(&args, dtype, &launch) ? 1 : 0, "sum", err);
 }

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "runtime/executor/ahead.h"
 #include "runtime/executor/steps.h"
 
 static opi_comings *comings_of(const opi_rank *rank) {
@@ -114,15 +115,22 @@ static bool is_coming(const opi_comings *all, const opi_meet *meet) {
   return i < all->n;
 }
 
+/* The sum may still lie in the queue: its memory is free for a receive once the device is there. */
+static opipe_status note_queued(opi_rank *rank, opipe_error *err) {
+  const opi_ahead_entry e = {.kind = OPI_AHEAD_DATA};
+  return rank->worker->ahead == NULL ? OPIPE_OK : opi_ahead_push(rank, &e, err);
+}
+
 opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_comings *all = comings_of(rank);
   if (step->route == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
   opi_meet *meet = opi_meet_at(opi_compiled_at(rank), step->route, rank->index);
-  if (is_coming(all, meet))
+  if (is_coming(all, meet) || !opi_ahead_has_room(rank))
     return OPIPE_PENDING;
-  return wait_for(rank, meet->end, meet->over, err);
+  OPI_TRY(wait_for(rank, meet->end, meet->over, err));
+  return note_queued(rank, err);
 }
 
 /* How many sums has a member come to? UINT64_MAX: it is in another session. */

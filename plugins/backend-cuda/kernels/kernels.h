@@ -61,7 +61,10 @@ enum {
   CUDA_STATUS_DIVIDE = 5,   /* an integer was divided by 0; value: the dividend */
   CUDA_STATUS_ZONE = 6,     /* value: the first byte that a thread found changed, limit: bytes */
   CUDA_STATUS_HOST = 7,     /* of a node on the CPU; value: number of its text (fallback.c) */
-  CUDA_STATUS_LENGTH = 8 /* of a row of a recurrent layer; value: its steps, limit: the layer's */
+  CUDA_STATUS_LENGTH = 8, /* of a row of a recurrent layer; value: its steps, limit: the layer's */
+  CUDA_STATUS_SEQUENCE = 9, /* of a token row; value: its sequence, limit: how many there are */
+  CUDA_STATUS_PAGE = 10,    /* value: the page, limit: how many there are */
+  CUDA_STATUS_COPY = 11     /* value: tokens to be copied, limit: a page's */
 };
 typedef struct cuda_status {
   uint32_t code; /* CUDA_STATUS_* */
@@ -225,13 +228,15 @@ typedef struct cuda_fill_args { /* n elements of `size` bytes: *value (a device
 bool cuda_plan_fill(const cuda_fill_args *args, cuda_launch *out);
 
 /* out [outer, n_indices, inner] = data [outer, extent, inner] at indices
- * [n_indices] (negative: from the end) */
+ * [n_indices] (negative: from the end). whole > 0: data are entries [first, first + extent) of as
+ * many, which the indices count; where they name another, zeros. */
 typedef struct cuda_gather_args {
   void *out;
   const void *data;
   const void *indices; /* int32 or int64 */
   cuda_status *status;
   int64_t outer, extent, n_indices, inner;
+  int64_t first, whole;
   uint32_t size;        /* bytes of an element */
   uint32_t index_bytes; /* 4 or 8 */
   uint32_t node;
@@ -521,6 +526,7 @@ uint64_t cuda_arg_workspace(const cuda_order_args *args, uint32_t dtype);
 }
 #endif
 
+#include "kernels_parts.h"
 #include "kernels_recurrent.h"
 #include "kernels_train.h"
 #include "kernels_window.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The border of kernels.h, continued: gradients, losses, dropout, writing and reading by index,
- * optimizers. */
+ * optimizers, sums of regions. */
 #ifndef OPIPE_BACKEND_CUDA_KERNELS_TRAIN_H_
 #define OPIPE_BACKEND_CUDA_KERNELS_TRAIN_H_
 
@@ -189,7 +189,10 @@ typedef struct cuda_dropout_factor {
 
 /* y = x / (1 - ratio) where the counter of opipe.Dropout keeps the element,
  * else 0; mask: bytes, may be NULL. seed, step, sample, token: device addresses
- * of one int64 each. key: cuda_dropout_key of the node's `key`. y may be x. */
+ * of one int64 each. key: cuda_dropout_key of the node's `key`. y may be x. n_runs > 0: x is a part
+ * of a tensor with part_whole entries along part_axis, which has these runs (first, n) of them, and
+ * each element is kept as there; the factors of that axis count the whole tensor's. */
+enum { CUDA_DROPOUT_RUNS = 16 };
 typedef struct cuda_dropout_args {
   void *y;
   const void *x;
@@ -200,7 +203,10 @@ typedef struct cuda_dropout_args {
   cuda_dropout_factor batch_part, token_part;
   uint64_t key;
   double ratio;
+  int64_t part_whole;
+  int64_t part_runs[2 * CUDA_DROPOUT_RUNS];
   uint32_t rank;
+  uint32_t part_axis, n_runs;
   uint32_t reserved;
 } cuda_dropout_args;
 uint64_t cuda_dropout_key(const char *key);
@@ -210,8 +216,9 @@ bool cuda_plan_dropout(const cuda_dropout_args *args, uint32_t dtype, cuda_launc
 
 /* Where update i of n goes, by form:
  *   AXIS      out [outer, extent, inner], updates [outer, n, inner], indices
- * [n]: GatherGrad; every outer alike ELEMENTS  updates of index_shape [rank]:
- * element i goes to its own position, along `axis` to indices[i]; out_shape
+ * [n]: GatherGrad; every outer alike; whole > 0: out are entries [first, first + extent) of as
+ * many, which the indices count, and updates of others are left out ELEMENTS  updates of
+ * index_shape [rank]: element i goes to its own position, along `axis` to indices[i]; out_shape
  * [rank], inner 1 TUPLES        indices [n, tuple]: out_shape [tuple] are the axes
  * that they count, inner elements behind each kind: 0 none (the last one
  * stays), 1 add, 2 mul, 3 max, 4 min. `out` holds the data before. out_dtype of
@@ -224,6 +231,7 @@ typedef struct cuda_scatter_args {
   void *workspace;
   cuda_status *status;
   int64_t outer, extent, n, inner;
+  int64_t first, whole;
   int64_t index_shape[CUDA_AXES], out_shape[CUDA_AXES];
   uint32_t form, kind;
   uint32_t rank, axis; /* ELEMENTS; TUPLES: rank is the tuple's length */
@@ -351,6 +359,21 @@ typedef struct cuda_squares_args {
 uint32_t cuda_squares_parts(int64_t n);
 /* Two launches, from where the block is. */
 uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out);
+
+/* ---- sums of regions ---- */
+
+/* dst [n] = src[0] + src[1] + ... of n_src regions, in this order; fp32 and half types in fp32,
+ * rounded once, double in double. dst may be any of them. */
+enum { CUDA_SUM_REGIONS = 192 };
+typedef struct cuda_sum_args {
+  void *dst;
+  const void *src[CUDA_SUM_REGIONS];
+  int64_t n;
+  uint32_t n_src; /* 1 to CUDA_SUM_REGIONS */
+  uint32_t reserved;
+} cuda_sum_args;
+/* The block is launched from where it is. */
+bool cuda_plan_sum(const cuda_sum_args *args, uint32_t dtype, cuda_launch *out);
 
 #ifdef __cplusplus
 }

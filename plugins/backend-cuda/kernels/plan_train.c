@@ -89,6 +89,7 @@ uint64_t cuda_dropout_key(const char *key) {
 bool cuda_plan_dropout(const cuda_dropout_args *args, uint32_t dtype, cuda_launch *out) {
   const int place = cuda_float_place(dtype);
   return place >= 0 && args->rank <= CUDA_AXES && args->ratio >= 0 && args->ratio < 1 &&
+         args->n_runs <= CUDA_DROPOUT_RUNS &&
          cuda_make_launch((uint32_t)CUDA_ID_opipe_dropout_f32 + (uint32_t)place, args,
                           cuda_blocks(args->n, 1024), 1, 0, out);
 }
@@ -323,4 +324,14 @@ uint32_t cuda_plan_squares(cuda_squares_args *io_args, cuda_launch *out) {
   cuda_make_far_launch(CUDA_ID_opipe_squares_parts, io_args, cuda_blocks((int64_t)n, 1), &out[0]);
   cuda_make_far_launch(CUDA_ID_opipe_squares_sum, io_args, io_args->n_items, &out[1]);
   return 2;
+}
+
+/* ---- sums of regions ---- */
+
+bool cuda_plan_sum(const cuda_sum_args *args, uint32_t dtype, cuda_launch *out) {
+  const int place = cuda_float_place(dtype);
+  return place >= 0 && args->n_src > 0 && args->n_src <= CUDA_SUM_REGIONS &&
+         cuda_make_far_launch((uint32_t)CUDA_ID_opipe_sum_f32 + (uint32_t)place, args,
+                              cuda_blocks(args->n * (int64_t)cuda_element_bytes(dtype), 16 * 256),
+                              out);
 }

@@ -147,7 +147,15 @@
   CUDA_FLOATS(X, opipe_recurrent, cuda_recurrent_args, 256)                \
   X(opipe_update, cuda_update_args, 256)                                   \
   X(opipe_squares_parts, cuda_squares_args, 256)                           \
-  X(opipe_squares_sum, cuda_squares_args, 256)
+  X(opipe_squares_sum, cuda_squares_args, 256)                             \
+  CUDA_FLOATS(X, opipe_sum, cuda_sum_args, 256)                            \
+  CUDA_FLOATS(X, opipe_entropy_part, cuda_entropy_args, 256)               \
+  CUDA_FLOATS(X, opipe_entropy_merge, cuda_entropy_merge_args, 256)        \
+  CUDA_FLOATS(X, opipe_entropy_grad, cuda_entropy_grad_args, 256)          \
+  X(opipe_pages_copy, cuda_row_attention_args, 256)                        \
+  CUDA_HALVES(X, opipe_pages_write, cuda_row_attention_args, 256)          \
+  CUDA_HALVES(X, opipe_rows_part, cuda_row_attention_args, 256)            \
+  CUDA_HALVES(X, opipe_rows_join, cuda_row_attention_args, 256)
 
 #define CUDA_KERNEL_TYPES(name, type, threads) \
   typedef type name##_block;                   \

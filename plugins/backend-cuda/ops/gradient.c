@@ -31,6 +31,7 @@ static opipe_status read_gather(const cuda_rule *r, cuda_scatter_args *args) {
   args->inner = cuda_extent(dx, axis + 1, n);
   args->n = (int64_t)cuda_elems(indices);
   args->index_bytes = cuda_size(indices);
+  CUDA_TRY(cuda_read_range(r, args->extent, &args->first, &args->whole));
   if ((indices->dtype != OPIPE_INT32 && indices->dtype != OPIPE_INT64) ||
       !cuda_is_float(dy->dtype)) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "%s rows by indices of %s",
@@ -226,8 +227,38 @@ static opipe_status rule_attention_grad(cuda_rule *r) {
 
 /* ---- dropout ---- */
 
+/* Version 2: which entries of a whole tensor X has. */
+static opipe_status read_part(const cuda_rule *r, cuda_dropout_args *args) {
+  const opipe_value *x = cuda_in(r, 0);
+  const int64_t axis = opipe_attr_int(r->node, "part_axis", -1);
+  uint32_t n = 0;
+  const int64_t *runs = opipe_attr_ints(r->node, "part_runs", &n);
+  int64_t sum = 0, end = 0;
+  if (axis < 0)
+    return OPIPE_OK;
+  args->part_whole = opipe_attr_int(r->node, "part_whole", 0);
+  bool fits = axis < (int64_t)x->rank && runs != NULL && n >= 2 && n % 2 == 0;
+  for (uint32_t i = 0; fits && i < n; i += 2) {
+    fits = runs[i] >= end && runs[i + 1] >= 0 && runs[i + 1] <= args->part_whole - runs[i];
+    end = runs[i] + runs[i + 1];
+    sum += runs[i + 1];
+  }
+  if (!fits || sum != x->shape[axis])
+    return cuda_refuse(r, OPIPE_E_INVALID, "the runs of part axis %lld do not fit",
+                       (long long)axis);
+  if (n > 2 * CUDA_DROPOUT_RUNS) {
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a part of %u runs, at most %d", n / 2,
+                       CUDA_DROPOUT_RUNS);
+  }
+  memcpy(args->part_runs, runs, n * sizeof runs[0]);
+  args->part_axis = (uint32_t)axis;
+  args->n_runs = n / 2;
+  return OPIPE_OK;
+}
+
 /* PREFIX_axis, _outer, _inner: which factor of the axis counts. */
-static opipe_status read_factor(const cuda_rule *r, const char *prefix, cuda_dropout_factor *out) {
+static opipe_status read_factor(const cuda_rule *r, const cuda_dropout_args *args,
+                                const char *prefix, cuda_dropout_factor *out) {
   const opipe_value *x = cuda_in(r, 0);
   char name[32];
   int64_t rest = 0;
@@ -240,19 +271,24 @@ static opipe_status read_factor(const cuda_rule *r, const char *prefix, cuda_dro
   *out = (cuda_dropout_factor){1, 1, -1, 0};
   if (axis < 0)
     return OPIPE_OK;
-  if (axis >= (int64_t)x->rank || outer < 1 || inner < 1 ||
-      __builtin_mul_overflow(outer, inner, &rest) || x->shape[axis] % rest != 0) {
+  const bool is_part = args->n_runs > 0 && axis == (int64_t)args->part_axis;
+  const int64_t extent = axis >= (int64_t)x->rank ? -1
+                         : is_part                ? args->part_whole
+                                                  : x->shape[axis];
+  if (extent < 0 || outer < 1 || inner < 1 || __builtin_mul_overflow(outer, inner, &rest) ||
+      extent % rest != 0) {
     return cuda_refuse(r, OPIPE_E_INVALID, "%s axis %lld of %lld * N * %lld elements does not fit",
                        prefix, (long long)axis, (long long)outer, (long long)inner);
   }
-  const int64_t n = x->shape[axis] / rest;
+  const int64_t n = extent / rest;
   *out = (cuda_dropout_factor){n > 0 ? n : 1, inner, (int32_t)axis, 0};
   return OPIPE_OK;
 }
 
 static opipe_status read_factors(const cuda_rule *r, cuda_dropout_args *args) {
-  CUDA_TRY(read_factor(r, "batch", &args->batch_part));
-  CUDA_TRY(read_factor(r, "token", &args->token_part));
+  CUDA_TRY(read_part(r, args));
+  CUDA_TRY(read_factor(r, args, "batch", &args->batch_part));
+  CUDA_TRY(read_factor(r, args, "token", &args->token_part));
   const cuda_dropout_factor *batch = &args->batch_part, *token = &args->token_part;
   const bool batch_first = batch->inner >= token->inner;
   const cuda_dropout_factor *high = batch_first ? batch : token, *low = batch_first ? token : batch;

@@ -38,7 +38,7 @@ extern const cuda_family cuda_attention_family, cuda_einsum_family, cuda_element
     cuda_gradient_family, cuda_index_family, cuda_linear_family, cuda_loss_family,
     cuda_loss_gradient_family, cuda_movement_family, cuda_norm_gradient_family,
     cuda_recurrent_family, cuda_reduce_family, cuda_rows_family, cuda_contrib_family,
-    cuda_window_family, cuda_window_gradient_family;
+    cuda_parts_family, cuda_row_attention_family, cuda_window_family, cuda_window_gradient_family;
 
 /* registry.c: checks counts and runs the node's rule. Errors name the node. */
 opipe_status cuda_rule_run(cuda_rule *r);
@@ -71,6 +71,10 @@ int64_t cuda_extent(const opipe_value *value, uint32_t from, uint32_t to);
 opipe_status cuda_expect(const cuda_rule *r, uint32_t i, uint32_t dtype, const int64_t *shape,
                          uint32_t rank);
 opipe_status cuda_expect_like(const cuda_rule *r, uint32_t i, const opipe_value *like);
+
+/* Attributes `first` and `whole` of a member that has `own` of the entries (parts.c). */
+opipe_status cuda_read_range(const cuda_rule *r, int64_t own, int64_t *out_first,
+                             int64_t *out_whole);
 
 /* ---- losses of half types (fuse_loss.c, loss.c) ---- */
 

@@ -156,6 +156,14 @@ CUDA_FN int64_t take_both(const cuda_dropout_args &a, int64_t i, dropout_place *
   return (above * (high.inner / (low.inner * low.n)) + middle) * low.inner + i % low.inner;
 }
 
+/* Index i of the part's axis as one of the whole tensor's. */
+CUDA_FN int64_t whole_index(const cuda_dropout_args &a, int64_t i) {
+  uint32_t r = 0;
+  for (; r + 1 < a.n_runs && i >= a.part_runs[2 * r + 1]; ++r)
+    i -= a.part_runs[2 * r + 1];
+  return a.part_runs[2 * r] + i;
+}
+
 CUDA_FN dropout_place dropout_place_of(const cuda_dropout_args &a, int64_t i) {
   dropout_place at = {0, 0, 0};
   int64_t weight = 1; /* of this axis' rest */
@@ -164,6 +172,10 @@ CUDA_FN dropout_place dropout_place_of(const cuda_dropout_args &a, int64_t i) {
     int64_t rest = i % extent, left = extent;
     const bool is_batch = a.batch_part.axis == axis, is_token = a.token_part.axis == axis;
     i /= extent;
+    if (a.n_runs > 0 && (int)a.part_axis == axis) {
+      rest = whole_index(a, rest);
+      left = a.part_whole;
+    }
     left /= (is_batch ? a.batch_part.n : 1) * (is_token ? a.token_part.n : 1);
     if (is_batch && is_token)
       rest = take_both(a, rest, &at);
@@ -182,8 +194,9 @@ template <class T>
 CUDA_FN void dropout(const cuda_dropout_args &a) {
   typedef typename real_of<T>::type R;
   const int last = (int)a.rank - 1;
-  const bool plain =
-      last >= 0 && a.batch_part.axis != last && a.token_part.axis != last && a.shape[last] % 4 == 0;
+  const bool is_cut = a.n_runs > 1 && (int)a.part_axis == last;
+  const bool plain = last >= 0 && a.batch_part.axis != last && a.token_part.axis != last &&
+                     a.shape[last] % 4 == 0 && !is_cut;
   const int run = plain ? 4 : 1;
   const uint64_t base =
       mixed(mixed(a.key + (uint64_t)*a.seed * CUDA_GOLDEN) + (uint64_t)*a.step * CUDA_GOLDEN);

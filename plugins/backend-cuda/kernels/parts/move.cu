@@ -122,7 +122,9 @@ CUDA_FN void gather(const cuda_gather_args &g) {
     const int64_t outer = row / g.n_indices;
     bool good;
     const int64_t at = place_of(index_at(g.indices, g.index_bytes, row - outer * g.n_indices),
-                                g.extent, g.status, g.node, &good);
+                                g.whole > 0 ? g.whole : g.extent, g.status, g.node, &good) -
+                       g.first;
+    good = good && at >= 0 && at < g.extent;
     static_cast<T *>(g.out)[i] = good ? data[(outer * g.extent + at) * g.inner + column] : T();
   }
 }

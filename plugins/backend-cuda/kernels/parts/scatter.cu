@@ -47,7 +47,10 @@ CUDA_KERNEL(opipe_sort_keys) {
                        &good);
     } else {
       const int64_t extent = s.form == CUDA_SCATTER_AXIS ? s.extent : s.out_shape[s.axis];
-      at = place_of(index_at(s.indices, s.index_bytes, i), extent, s.status, s.node, &good);
+      at = place_of(index_at(s.indices, s.index_bytes, i), s.whole > 0 ? s.whole : extent, s.status,
+                    s.node, &good) -
+           s.first;
+      good = good && at >= 0 && at < extent;
       if (s.form == CUDA_SCATTER_ELEMENTS)
         at = element_place(s.index_shape, s.out_shape, s.rank, s.axis, i, at);
     }

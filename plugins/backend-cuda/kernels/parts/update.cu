@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optimizers over many parameters at once, norms of gradients. The
+/* optimizers over many parameters at once, norms of gradients, sums of regions. The
  * parameters are a table in the argument block.
  *
  * The formulas are backend.h's, operation by operation those of the CPU
@@ -131,3 +131,35 @@ CUDA_KERNEL(opipe_squares_sum) {
   if (threadIdx.x == 0)
     *a.items[item].sum = sum;
 }
+
+/* ---- sums of regions ---- */
+
+/* A thread takes 16 bytes of every region. */
+template <class T>
+CUDA_FN void sum_regions(const cuda_sum_args &a) {
+  typedef typename real_of<T>::type R;
+  const int V = lanes<T>::n;
+  T *dst = static_cast<T *>(a.dst);
+  for (int64_t i = first_element() * V; i < a.n; i += element_step() * V) {
+    const bool whole = i + V <= a.n;
+    R sum[V] = {};
+    for (uint32_t s = 0; s < a.n_src; ++s) {
+      const T *src = static_cast<const T *>(a.src[s]);
+      R x[V];
+      load_packet(src, i, a.n, whole && aligned16(src), x);
+      CUDA_UNROLL
+      for (int v = 0; v < V; ++v)
+        sum[v] = s == 0 ? x[v] : plain_sum(sum[v], x[v]);
+    }
+    store_packet(dst, i, a.n, whole && aligned16(dst), sum);
+  }
+}
+
+#define CUDA_SUM(SUFFIX, TYPE)      \
+  CUDA_KERNEL(opipe_sum_##SUFFIX) { \
+    sum_regions<TYPE>(a);           \
+  }
+CUDA_SUM(f32, float)
+CUDA_SUM(bf16, bf16)
+CUDA_SUM(f16, f16)
+CUDA_SUM(f64, double)

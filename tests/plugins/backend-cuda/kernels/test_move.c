@@ -152,8 +152,17 @@ static void test_gather(void) {
         const kit_tensor out = kit_new(types[t], outer * n * wide);
         cuda_status *const status = kit_status();
         kit_set(&at, 5, 20);
-        const cuda_gather_args args = {out.data, data.data, at.data,    status, outer, extent,
-                                       n,        wide,      data.bytes, bytes,  21,    0};
+        const cuda_gather_args args = {.out = out.data,
+                                       .data = data.data,
+                                       .indices = at.data,
+                                       .status = status,
+                                       .outer = outer,
+                                       .extent = extent,
+                                       .n_indices = n,
+                                       .inner = wide,
+                                       .size = data.bytes,
+                                       .index_bytes = bytes,
+                                       .node = 21};
         cuda_launch launch;
         OPI_ASSERT_FATAL(cuda_plan_gather(&args, &launch));
         KIT_RUN(&launch, 1, &out);
