@@ -141,8 +141,8 @@ typedef struct opipe_plan_params {
   const char *offload;
   uint64_t offload_bytes; /* most host memory that a rank may use for it; 0: no limit */
   /* Makes a plan for generation (decoders); UNSUPPORTED with training, states, micro-batches, token
-   * slices, replicas and tensor groups. Dimensions of the model's binding are not read. NULL: a
-   * plan for requests. */
+   * slices, replicas and tensor groups. The model need not be bound: dimensions of its binding are
+   * not read. NULL: a plan for requests. */
   const opipe_generation_params *generation;
 #endif
 } opipe_plan_params;
