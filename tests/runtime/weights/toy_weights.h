@@ -463,7 +463,7 @@ static float tw_part(uint32_t i, uint32_t slot, uint32_t e, uint32_t step) {
 }
 
 /* One mini-batch: every instance's gradients, then all ranks' steps in turn. */
-static void tw_step(tw_place_set *t, uint32_t step, double scale) {
+static inline void tw_step(tw_place_set *t, uint32_t step, double scale) {
   opipe_error err = OPIPE_ERROR_INIT;
   const uint32_t n = t->options.n_stages * t->options.n_replicas;
   for (uint32_t r = 0; r < TW_RANKS; ++r)
