@@ -199,9 +199,8 @@ opipe_status opi_plan_make_object(opi_model_object *model, const opipe_plan_para
   if (status == OPIPE_OK)
     status = new_plan(model, &plan, err);
   if (status == OPIPE_OK) {
-    status = own.train != NULL
-                 ? make_training(&env, &own, as, &plan->plan, err)
-                 : opi_plan_make(&env, &own, &plan->plan, err);
+    status = own.train != NULL ? make_training(&env, &own, as, &plan->plan, err)
+                               : opi_plan_make(&env, &own, &plan->plan, err);
   }
   if (status == OPIPE_OK && as != NULL)
     status = sign(plan->plan, as, err);
@@ -429,6 +428,24 @@ static uint32_t count_sources(const opi_graph *file) {
   return n;
 }
 
+/* How tensor groups divide the parameters of the file; NULL: they do not. Allocates in `scratch`.
+ */
+static opipe_status shards_of_file(const opi_plan_object *plan, opi_arena *scratch,
+                                   const opi_annotated_shards **out_shards, opipe_error *err) {
+  const opi_decision *decided = &plan->plan->decided;
+  const opi_cut_sources from = {
+      .plan = decided, .file = plan->model->file, .base = &plan->model->options};
+  opi_cut_model *model = NULL;
+  *out_shards = NULL;
+  if (opi_plan_width(decided) == 1)
+    return OPIPE_OK;
+  OPI_TRY(opi_cut_model_build(&from, &model, err));
+  const opipe_status status = opi_shards_annotated(
+      decided, model, plan->model->file, &plan->model->context->logger, scratch, out_shards, err);
+  opi_cut_model_free(model);
+  return status;
+}
+
 static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph *plain,
                                    opipe_write_fn write, void *ctx, opipe_error *err) {
   const opi_model *file = plan->model->file;
@@ -436,6 +453,7 @@ static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph 
   opi_arena scratch;
   opi_arena_init(&scratch, plan->plan->decided.allocator, 0);
   opipe_status status = OPIPE_OK;
+  const opi_annotated_shards *shards = NULL;
   int32_t *of_file = OPI_ARENA_ARRAY(&scratch, int32_t, n);
   int32_t *stage = OPI_ARENA_ARRAY(&scratch, int32_t, plain->n_nodes);
   int32_t *as_read = OPI_ARENA_ARRAY(&scratch, int32_t, plain->n_nodes);
@@ -445,8 +463,11 @@ static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph 
     status = stages_unfused(&plan->plan->decided, plain, stage, &scratch, err);
   if (status == OPIPE_OK) {
     stages_of_file(plain, stage, as_read, of_file, n);
-    status = opi_model_annotate(file, "onnx-pipe", of_file, n, plan->plan->decided.n_ranks, write,
-                                ctx, err);
+    status = shards_of_file(plan, &scratch, &shards, err);
+  }
+  if (status == OPIPE_OK) {
+    status = opi_model_annotate(file, "onnx-pipe", of_file, n, plan->plan->decided.n_ranks, shards,
+                                write, ctx, err);
   }
   opi_arena_release(&scratch);
   return status;

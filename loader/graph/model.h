@@ -76,13 +76,28 @@ opipe_status opi_model_check_target(const opi_model *model, const char *path, bo
  * resident beside the copies. [any-thread] */
 void opi_model_relax(const opi_model *model);
 
+/* A parameter of a tensor group that IR 11 can describe: equal parts along an axis, each in one
+ * run, in the order of members. */
+typedef struct opi_annotated_part {
+  const char *name; /* of the initializer */
+  int32_t axis;
+  int64_t extent; /* of the whole tensor */
+} opi_annotated_part;
+typedef struct opi_annotated_shards {
+  const opi_annotated_part *parts; /* [n_parts] */
+  const uint32_t *first_device;    /* [stages] device of member 0; the others follow */
+  uint32_t n_parts, width;
+} opi_annotated_shards;
+
 /* Writes the model file with `stage_of_node` as IR-11 annotations under configuration `name` with
  * n_devices devices. stage_of_node [n_nodes]: by node of the main graph; -1: omit; nodes beyond
- * n_nodes are omitted. All other bytes of the file survive, in place or shifted; annotations of the
+ * n_nodes are omitted. shards: nodes that read these parameters get sharding specs; NULL: none. All
+ * other bytes of the file survive, in place or shifted; annotations of the
  * same name are replaced. */
 opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
-                                opipe_write_fn write, void *ctx, opipe_error *err);
+                                const opi_annotated_shards *shards, opipe_write_fn write, void *ctx,
+                                opipe_error *err);
 
 /* ---- contents of the file itself ---- */
 

@@ -17,10 +17,19 @@ enum {
   MODEL_GRAPH = 7,
   MODEL_CONFIGURATION = 26,
   GRAPH_NODE = 1,
+  NODE_INPUT = 1,
   NODE_CONFIGURATIONS = 10,
   NAME = 1, /* of either kind of configuration */
   CONFIGURATION_DEVICES = 2,
+  ENTRY_SHARDING = 2, /* of a node's configuration */
   ENTRY_STAGE = 3,
+  SHARDING_TENSOR = 1,
+  SHARDING_DEVICE = 2,
+  SHARDING_DIM = 4,
+  DIM_AXIS = 1,
+  DIM_SIMPLE = 2,
+  SIMPLE_EXTENT = 1,
+  SIMPLE_SHARDS = 3,
   IR_VERSION = 11,
   SMALL = 64 /* bytes of anything made here but a name */
 };
@@ -31,6 +40,8 @@ typedef struct annotator {
   uint64_t n_name;
   const int32_t *stages;
   uint32_t n_nodes, n_devices;
+  const opi_annotated_shards *shards; /* NULL: nothing is divided */
+  opi_text *entry;                    /* of the node at hand: its configuration */
   opipe_write_fn write;
   void *ctx;
   opipe_error *err;
@@ -57,15 +68,9 @@ static uint32_t put_length(uint8_t *out, uint32_t number, uint64_t n_bytes) {
   return n + opi_wire_put_varint(out != NULL ? out + n : NULL, n_bytes);
 }
 
-/* Bytes of a message {NAME: name, number: value}, and of a field that holds it. */
+/* Bytes of a message {NAME: name, number: value}. */
 static uint64_t pair_bytes(const annotator *a, uint32_t number, uint64_t value) {
   return put_length(NULL, NAME, a->n_name) + a->n_name + put_number(NULL, number, value);
-}
-
-static uint64_t pair_field_bytes(const annotator *a, uint32_t field, uint32_t number,
-                                 uint64_t value) {
-  const uint64_t n = pair_bytes(a, number, value);
-  return put_length(NULL, field, n) + n;
 }
 
 static opipe_status write_pair(const annotator *a, uint32_t field, uint32_t number,
@@ -107,6 +112,67 @@ static bool is_ours(const annotator *a, const opi_wire_field *field, uint32_t nu
 
 /* ---- nodes ---- */
 
+static void add_number(opi_text *out, uint32_t number, uint64_t value) {
+  uint8_t head[SMALL];
+  const uint32_t n = put_number(head, number, value);
+  opi_text_add(out, (const char *)head, n);
+}
+
+static void add_head(opi_text *out, uint32_t number, uint64_t n_bytes) {
+  uint8_t head[SMALL];
+  const uint32_t n = put_length(head, number, n_bytes);
+  opi_text_add(out, (const char *)head, n);
+}
+
+/* Adds how a tensor's equal parts lie on the devices of a stage, one part after the other. */
+static void add_sharding(const annotator *a, const opi_annotated_part *part, int32_t stage) {
+  const uint32_t width = a->shards->width, first = a->shards->first_device[stage];
+  const uint64_t n_name = strlen(part->name);
+  const uint64_t simple = put_number(NULL, SIMPLE_EXTENT, (uint64_t)part->extent) +
+                          put_number(NULL, SIMPLE_SHARDS, width);
+  const uint64_t dim = put_number(NULL, DIM_AXIS, (uint64_t)part->axis) +
+                       put_length(NULL, DIM_SIMPLE, simple) + simple;
+  uint64_t n = put_length(NULL, SHARDING_TENSOR, n_name) + n_name +
+               put_length(NULL, SHARDING_DIM, dim) + dim;
+  for (uint32_t k = 0; k < width; ++k)
+    n += put_number(NULL, SHARDING_DEVICE, first + k);
+  add_head(a->entry, ENTRY_SHARDING, n);
+  add_head(a->entry, SHARDING_TENSOR, n_name);
+  opi_text_add(a->entry, part->name, n_name);
+  for (uint32_t k = 0; k < width; ++k)
+    add_number(a->entry, SHARDING_DEVICE, first + k);
+  add_head(a->entry, SHARDING_DIM, dim);
+  add_number(a->entry, DIM_AXIS, (uint64_t)part->axis);
+  add_head(a->entry, DIM_SIMPLE, simple);
+  add_number(a->entry, SIMPLE_EXTENT, (uint64_t)part->extent);
+  add_number(a->entry, SIMPLE_SHARDS, width);
+}
+
+static void add_input(const annotator *a, const opi_wire_field *field, int32_t stage) {
+  for (uint32_t i = 0; a->shards != NULL && i < a->shards->n_parts; ++i) {
+    const opi_annotated_part *part = &a->shards->parts[i];
+    if (strlen(part->name) == field->n_bytes &&
+        memcmp(part->name, a->file + field->data, field->n_bytes) == 0)
+      add_sharding(a, part, stage);
+  }
+}
+
+/* Makes the node's own configuration: its name, how its divided inputs lie, its stage. */
+static opipe_status make_entry(const annotator *a, const opi_wire_field *node, int32_t stage) {
+  uint64_t at = node->data;
+  opi_wire_field field;
+  a->entry->n = 0;
+  add_head(a->entry, NAME, a->n_name);
+  opi_text_add(a->entry, a->name, a->n_name);
+  while (at < node->end) {
+    OPI_TRY(next_field(a, node->end, &at, &field));
+    if (field.number == NODE_INPUT && field.wire == OPI_WIRE_BYTES)
+      add_input(a, &field, stage);
+  }
+  add_number(a->entry, ENTRY_STAGE, (uint64_t)stage);
+  return a->entry->failed ? opi_fail_nomem(a->err, a->entry->n, "annotations") : OPIPE_OK;
+}
+
 /* Size of the node's content afterwards. */
 static opipe_status measure_node(const annotator *a, const opi_wire_field *node, int32_t stage,
                                  uint64_t *out_bytes) {
@@ -117,8 +183,10 @@ static opipe_status measure_node(const annotator *a, const opi_wire_field *node,
     if (!is_ours(a, &field, NODE_CONFIGURATIONS))
       n += field.end - field.start;
   }
-  if (stage >= 0)
-    n += pair_field_bytes(a, NODE_CONFIGURATIONS, ENTRY_STAGE, (uint64_t)stage);
+  if (stage >= 0) {
+    OPI_TRY(make_entry(a, node, stage));
+    n += put_length(NULL, NODE_CONFIGURATIONS, a->entry->n) + a->entry->n;
+  }
   *out_bytes = n;
   return OPIPE_OK;
 }
@@ -137,7 +205,8 @@ static opipe_status write_node(const annotator *a, const opi_wire_field *node, i
   }
   if (stage < 0)
     return OPIPE_OK;
-  return write_pair(a, NODE_CONFIGURATIONS, ENTRY_STAGE, (uint64_t)stage);
+  OPI_TRY(emit(a, head, put_length(head, NODE_CONFIGURATIONS, a->entry->n)));
+  return emit(a, a->entry->data, a->entry->n);
 }
 
 /* ---- the graph ---- */
@@ -210,7 +279,8 @@ static opipe_status to_text(void *ctx, const void *data, size_t n_bytes) {
 
 opipe_status opi_model_annotate(const opi_model *model, const char *name,
                                 const int32_t *stage_of_node, uint32_t n_nodes, uint32_t n_devices,
-                                opipe_write_fn write, void *ctx, opipe_error *err) {
+                                const opi_annotated_shards *shards, opipe_write_fn write, void *ctx,
+                                opipe_error *err) {
   OPI_TRY(opi_model_check_files(model, err));
   if (name == NULL || name[0] == '\0')
     return opi_fail(err, OPIPE_E_INVALID, "a device configuration needs a name");
@@ -222,8 +292,9 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
     return opi_fail(err, OPIPE_E_INVALID, "node %u: stage %d is outside [-1, %d]", i,
                     stage_of_node[i], OPI_WIRE_MAX_STAGE);
   }
-  opi_text own;
+  opi_text own, entry;
   opi_text_init(&own, model->allocator);
+  opi_text_init(&entry, model->allocator);
   const bool built = model->built != NULL; /* its content is put into the bytes first */
   opipe_status status = built ? opi_built_write(model, to_text, &own, err) : OPIPE_OK;
   const annotator a = {.file = built ? (const uint8_t *)own.data : model->file,
@@ -232,11 +303,14 @@ opipe_status opi_model_annotate(const opi_model *model, const char *name,
                        .stages = stage_of_node,
                        .n_nodes = n_nodes,
                        .n_devices = n_devices,
+                       .shards = shards,
+                       .entry = &entry,
                        .write = write,
                        .ctx = ctx,
                        .err = err};
   if (status == OPIPE_OK)
     status = write_model(&a, built ? own.n : model->file_bytes);
   opi_text_release(&own);
+  opi_text_release(&entry);
   return status;
 }

@@ -277,6 +277,11 @@ uint32_t opi_member_records_add(const opi_decision *plan, const opi_cut_model *m
 /* member_params.c: the parameter table of all members; out_rows [n_members][n_values of the
  * member's graph]: see opi_cut_source. Allocates in the model's arena. */
 opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err);
+/* member_annotate.c: the divided parameters as IR 11 can say it; those that it cannot are logged as
+ * a warning, by name. Allocates in `arena`. Errors: NOMEM. */
+opipe_status opi_shards_annotated(const opi_decision *plan, const opi_cut_model *model,
+                                  const opi_model *file, const opi_logger *logger, opi_arena *arena,
+                                  const opi_annotated_shards **out_shards, opipe_error *err);
 /* members_join.c: the cut of class `c` with every place of every member as a stage. */
 opipe_status opi_members_compose(const opi_decision *plan, uint32_t c, opi_cut_model *model,
                                  opipe_error *err);

@@ -26,6 +26,7 @@ EQUAL = [
     ("gpt_8block", ["--tensor", "2", "--stages", "2", "--microbatches", "2", "--device", "emulated:16,async=1,time_us=100"]),
     ("llama_8block", ["--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "2"]),
     ("encoder", ["--tensor", "2,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "2", "--transport", "emulated"]),
+    ("gpt_8block", ["--auto", "--tensor", "2", "--device", "cpu", "--device", "cpu"]),
 ]
 TRAIN = ["train", MODEL, "--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "seq=8", "--loss",
          "cross-entropy:logits=logits,labels=input_ids", "--batch", "6"]
@@ -34,6 +35,7 @@ TRAINED = [
     [*ADAMW, "--tensor", "2", "--stages", "2", "--microbatches", "3", "--schedule", "1f1b"],
     [*ADAMW, "--tensor", "3", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
     [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "4", "--schedule", "2bw"],
+    [*ADAMW, "--tensor", "2", "--ranks", "4", "--microbatches", "6", "--schedule", "dualpipev"],
     [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "2", "--schedule", "zbv", "--device", "emulated:3,async=1,time_us=20"],
     [*ADAMW, "--tensor", "2", "--stages", "2", "--microbatches", "2", "--recompute", "stage", "--compute", "bf16"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
@@ -193,6 +195,57 @@ def check_plan_file(count, scratch):
         count.check(f"plan file: {name}", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
 
 
+def fields(data):
+    """(number, value) of a protobuf message: numbers and bytes."""
+    at = 0
+
+    def number():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
+            if data[at - 1] < 128:
+                return value
+
+    while at < len(data):
+        key = number()
+        if key & 7 == 2:
+            n = number()
+            yield key >> 3, data[at:at + n]
+            at += n
+        elif key & 7 == 0:
+            yield key >> 3, number()
+        else:
+            n = 4 if key & 7 == 5 else 8
+            yield key >> 3, data[at:at + n]
+            at += n
+
+
+def inner(messages, *numbers):
+    for n in numbers:
+        messages = [value for message in messages for number, value in fields(message) if number == n]
+    return messages
+
+
+def check_annotated(count, scratch):
+    """IR 11 says how parameters in equal parts lie on the devices of their stage; the others are named."""
+    path = os.path.join(scratch, "annotated.onnx")
+    made = run("plan", MODEL, "--bind", "batch=3,seq=8", "--tensor", "2", "--stages", "2", "--annotate", path)
+    count.check("plan --annotate", None if made.status == DONE and "16 of 49 divided parameters" in made.err and "'h.0.qkv.weight'" in made.err
+                else f"{made.status}: {made.err[-300:]}")
+    with open(path, "rb") as file:
+        specs = inner([file.read()], 7, 1, 10, 2)  # graph, node, device_configurations, sharding_spec
+    found = {}
+    for spec in specs:
+        dims = inner([spec], 4)
+        simple = dict(fields(inner(dims, 2)[0]))
+        found[inner([spec], 1)[0].decode()] = (inner([spec], 2), inner(dims, 1), simple[1], simple[3])
+    wanted = {"wte.weight": ([0, 1], [0], 344, 2), "h.0.up.weight": ([0, 1], [1], 96, 2), "h.7.proj.weight": ([2, 3], [0], 24, 2)}
+    good = len(found) == 33 and all(found.get(name) == spec for name, spec in wanted.items())
+    count.check("sharding specs", None if good else f"{len(found)}: {[found.get(name) for name in wanted]}")
+    count.check("a model with sharding specs", problem_of(path, *SHAPE, "--tensor", "2"))
+
+
 def check_sent_gradients(count):
     """T5: gradients are summed in the stage that makes them and go to another one at once, also in the reference."""
     folder = os.path.join(MODERN, "t5", "train")
@@ -250,6 +303,7 @@ def main():
         check_plan_file(count, scratch)
         check_shared_heads(count, scratch)
         check_rows(count, scratch)
+        check_annotated(count, scratch)
     check_sent_gradients(count)
     check_refusals(count)
     return count.finish()

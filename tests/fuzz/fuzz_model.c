@@ -102,7 +102,7 @@ static void check_annotation(const opi_model *model, const opi_load_params *para
   copy out = {.room = model->file_bytes + 64 * ((size_t)n_nodes + 1)};
   out.data = malloc(out.room);
   if (stages != NULL && out.data != NULL) {
-    must(opi_model_annotate(model, "p", stages, n_nodes, 1, append, &out, NULL) >= 0,
+    must(opi_model_annotate(model, "p", stages, n_nodes, 1, NULL, append, &out, NULL) >= 0,
          "it cannot be annotated");
     opi_load_params again = *params;
     opi_model *annotated = NULL;

@@ -160,7 +160,9 @@ typedef struct opipe_api {
   /* Describes the plan for people, or for programs (OPIPE_FORMAT_JSON). */
   opipe_status (*plan_describe)(opipe_plan *plan, uint32_t format, opipe_write_fn write, void *ctx,
                                 opipe_error *err);
-  /* Writes the model file with the plan as IR-11 annotations; all other bytes survive. */
+  /* Writes the model file with the plan as IR-11 annotations; all other bytes survive. Sharding
+   * specs say how tensor groups divide parameters into equal parts; what they cannot say is logged
+   * by name. */
   opipe_status (*plan_annotate)(opipe_plan *plan, opipe_write_fn write, void *ctx,
                                 opipe_error *err);
   opipe_status (*plan_info)(opipe_plan *plan, opipe_plan_info *io_info, opipe_error *err);

@@ -339,8 +339,9 @@ opipe_status opi_point_bound(opi_space *s, const opi_point *p, opi_bounds *out) 
 static bool is_too_large(const opi_space *s, const opi_sums *x) {
   const opi_planning *q = &s->question->planning;
   const opi_method_layout places = {.versions = OPIPE_VERSIONS_ONE};
-  const opi_point least = {
-      .places = &places, .copies = q->n_devices / x->width, .sharded = opi_auto_widens(s->question)};
+  const opi_point least = {.places = &places,
+                           .copies = q->n_devices / x->width,
+                           .sharded = opi_auto_widens(s->question)};
   double cap = 0, most = 0;
   for (uint32_t i = 0; i < q->n_devices; ++i)
     cap = fmax(cap, s->caps[i]);

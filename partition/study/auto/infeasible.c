@@ -192,10 +192,11 @@ static opipe_status say_shape(const opi_auto_run *run) {
                     f->width, q->planning.n_devices);
   }
   if (f->width > 1 && !opi_auto_widens(q)) {
-    return opi_fail(s->err, OPIPE_E_LIMIT,
-                    "planner 'auto': no session executes tensor width %u of layers without a model: "
-                    "1, or a hypothetical plan",
-                    f->width);
+    return opi_fail(
+        s->err, OPIPE_E_LIMIT,
+        "planner 'auto': no session executes tensor width %u of layers without a model: "
+        "1, or a hypothetical plan",
+        f->width);
   }
   return opi_fail(s->err, OPIPE_E_LIMIT,
                   "planner 'auto': no layout with these options exists on %u devices%s%s",

@@ -42,8 +42,8 @@ static bytes annotate(const opi_model *model, const char *name, uint32_t n_stage
     stages[i] = stage_for(i, n_nodes, n_stages);
   opipe_error err = OPIPE_ERROR_INIT;
   bytes out = {0};
-  OPI_ASSERT_OK(opi_model_annotate(model, name, stages, n_nodes, n_stages, append, &out, &err),
-                &err);
+  OPI_ASSERT_OK(
+      opi_model_annotate(model, name, stages, n_nodes, n_stages, NULL, append, &out, &err), &err);
   free(stages);
   return out;
 }
@@ -176,21 +176,21 @@ static void test_refusals(void) {
   int32_t *stages = calloc(n + 1, sizeof(*stages));
   opipe_error err = OPIPE_ERROR_INIT;
   bytes out = {0};
-  OPI_ASSERT_ERROR(opi_model_annotate(model, "", stages, n, 1, append, &out, &err), OPIPE_E_INVALID,
-                   &err, "name");
-  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 0, append, &out, &err),
+  OPI_ASSERT_ERROR(opi_model_annotate(model, "", stages, n, 1, NULL, append, &out, &err),
+                   OPIPE_E_INVALID, &err, "name");
+  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 0, NULL, append, &out, &err),
                    OPIPE_E_INVALID, &err, "0 devices");
-  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n + 1, 1, append, &out, &err),
+  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n + 1, 1, NULL, append, &out, &err),
                    OPIPE_E_INVALID, &err, "nodes");
   /* nodes beyond those given are left out */
-  OPI_ASSERT_OK(opi_model_annotate(model, "p", stages, n - 1, 1, append, &out, &err), &err);
+  OPI_ASSERT_OK(opi_model_annotate(model, "p", stages, n - 1, 1, NULL, append, &out, &err), &err);
   stages[1] = -2;
-  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 1, append, &out, &err),
+  OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 1, NULL, append, &out, &err),
                    OPIPE_E_INVALID, &err, "node 1: stage -2");
   stages[1] = 0;
   for (uint64_t room = 0; room < 3000; room += 37) {
     uint64_t left = room;
-    OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 1, refuse_later, &left, &err),
+    OPI_ASSERT_ERROR(opi_model_annotate(model, "p", stages, n, 1, NULL, refuse_later, &left, &err),
                      OPIPE_E_IO, &err, "status -7");
   }
   free(out.data);
