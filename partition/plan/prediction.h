@@ -111,7 +111,8 @@ typedef struct opi_prediction {
   opi_group_told *groups; /* [n_stages] make/tensor.h; NULL: no tensor groups, or no model is known.
                              Not written, like the next */
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
-  uint32_t n_whole, n_divided;
+  opi_whole_told *mixed;  /* [n_mixed] nodes and outputs that rows are gathered for */
+  uint32_t n_whole, n_mixed, n_divided;
   const struct opi_kernels *kernels; /* plan/kernels.h: chosen by measuring; NULL: none */
 } opi_prediction;
 
