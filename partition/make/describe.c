@@ -299,9 +299,17 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n");
 }
 
-/* Tensor groups: collectives by stage, and what is not divided. */
+static void describe_reasons(opi_text *t, const char *word, const opi_whole_told *told,
+                             uint32_t n) {
+  enum { TOLD_MOST = 12 };
+  for (uint32_t i = 0; i < n && i < TOLD_MOST; ++i)
+    opi_text_printf(t, "%s: %s: %s\n", word, told[i].node, told[i].why);
+  if (n > TOLD_MOST)
+    opi_text_printf(t, "... and %u more\n", n - TOLD_MOST);
+}
+
+/* Tensor groups: collectives by stage, what is not divided, and what rows are gathered for. */
 static void describe_groups(opi_text *t, const opi_plan *plan) {
-  enum { WHOLE_MOST = 12 };
   const uint32_t width = opi_plan_width(&plan->decided);
   if (width == 1)
     return;
@@ -324,12 +332,8 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
     }
     opi_text_puts(t, "\n");
   }
-  for (uint32_t i = 0; i < plan->predicted.n_whole && i < WHOLE_MOST; ++i) {
-    opi_text_printf(t, "whole: %s: %s\n", plan->predicted.whole[i].node,
-                    plan->predicted.whole[i].why);
-  }
-  if (plan->predicted.n_whole > WHOLE_MOST)
-    opi_text_printf(t, "... and %u more\n", plan->predicted.n_whole - WHOLE_MOST);
+  describe_reasons(t, "whole", plan->predicted.whole, plan->predicted.n_whole);
+  describe_reasons(t, "needs all rows", plan->predicted.mixed, plan->predicted.n_mixed);
 }
 
 static void describe_times(opi_text *t, const opi_plan *plan) {

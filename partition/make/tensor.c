@@ -142,19 +142,18 @@ static opipe_status tell_stages(opi_plan *plan, const opi_cut_model *model, opip
   return OPIPE_OK;
 }
 
-static opipe_status tell_whole(opi_plan *plan, const opi_shards *shards, opipe_error *err) {
-  const uint32_t n = shards->n_reasons;
-  opi_whole_told *whole = OPI_ARENA_ARRAY(&plan->arena, opi_whole_told, (size_t)n + 1);
-  if (whole == NULL)
-    return opi_fail_nomem(err, n * sizeof *whole, "a plan");
+static opipe_status tell_reasons(opi_arena *arena, const opi_shard_reason *reasons, uint32_t n,
+                                 opi_whole_told **out_told, opipe_error *err) {
+  opi_whole_told *told = OPI_ARENA_ARRAY(arena, opi_whole_told, (size_t)n + 1);
+  if (told == NULL)
+    return opi_fail_nomem(err, n * sizeof *told, "a plan");
   for (uint32_t i = 0; i < n; ++i) {
-    whole[i] = (opi_whole_told){.node = opi_arena_strdup(&plan->arena, shards->reasons[i].node),
-                                .why = opi_arena_strdup(&plan->arena, shards->reasons[i].why)};
-    if (whole[i].node == NULL || whole[i].why == NULL)
+    told[i] = (opi_whole_told){.node = opi_arena_strdup(arena, reasons[i].node),
+                               .why = opi_arena_strdup(arena, reasons[i].why)};
+    if (told[i].node == NULL || told[i].why == NULL)
       return opi_fail_nomem(err, 0, "a plan");
   }
-  plan->predicted.whole = whole;
-  plan->predicted.n_whole = n;
+  *out_told = told;
   return OPIPE_OK;
 }
 
@@ -181,5 +180,9 @@ opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_e
     return OPIPE_OK;
   plan->predicted.n_divided = shards->n_divided;
   OPI_TRY(tell_stages(plan, model, err));
-  return tell_whole(plan, shards, err);
+  plan->predicted.n_whole = shards->n_reasons;
+  plan->predicted.n_mixed = shards->n_mixed;
+  OPI_TRY(
+      tell_reasons(&plan->arena, shards->reasons, shards->n_reasons, &plan->predicted.whole, err));
+  return tell_reasons(&plan->arena, shards->mixed, shards->n_mixed, &plan->predicted.mixed, err);
 }

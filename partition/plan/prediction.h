@@ -112,7 +112,8 @@ typedef struct opi_prediction {
   opi_group_told *groups; /* [n_stages] make/tensor.h; NULL: no tensor groups, or no model is known.
                              Not written, like the next */
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
-  uint32_t n_whole, n_divided;
+  opi_whole_told *mixed;  /* [n_mixed] nodes and outputs that rows are gathered for */
+  uint32_t n_whole, n_mixed, n_divided;
   /* Of a plan of passes. A pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
    * without keys; keys take key_ns for each that each row sees. */
   double pass_ns[32], stage_ns[32], key_ns;

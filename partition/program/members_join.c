@@ -294,6 +294,21 @@ static opipe_status list_meetings(member_join *j) {
   return OPIPE_OK;
 }
 
+/* A whole backward meets once at a place (lists/group_sums.c). */
+static opipe_status check_meetings(const member_join *j) {
+  const opi_cut *c = j->cut;
+  for (uint32_t m = 1; m < c->n_meetings; ++m) {
+    const opi_group_meeting *a = &c->meetings[m - 1], *b = &c->meetings[m];
+    const uint32_t view = (a->stage * j->n_places + a->place) * j->width;
+    if (a->stage == b->stage && a->place == b->place && a->phase == OPI_PHASE_I &&
+        b->phase == OPI_PHASE_W && (c->used[view] & 1u << OPI_PROGRAM_B) != 0) {
+      return opi_fail(j->err, OPIPE_E_INTERNAL, "'%s' and '%s' are made at one place of a backward",
+                      a->values[0].name, b->values[0].name);
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* ---- all of it ---- */
 
 static opipe_status open_cut(member_join *j) {
@@ -318,7 +333,8 @@ static opipe_status join(member_join *j) {
   copy_routes(j);
   OPI_TRY(copy_programs(j));
   OPI_TRY(list_outputs(j));
-  return list_meetings(j);
+  OPI_TRY(list_meetings(j));
+  return check_meetings(j);
 }
 
 /* The view's pieces: which graph each has. */
