@@ -36,8 +36,7 @@ static opipe_status check_device(const opi_device_spec *d, uint32_t rank, opipe_
 }
 
 opipe_status opi_offload_check(const opi_decision *plan, opipe_error *err) {
-  const char *with = !opi_plan_trains(plan)      ? "inference, which keeps no stashes"
-                     : opi_plan_width(plan) > 1  ? "tensor groups"
+  const char *with = opi_plan_width(plan) > 1    ? "tensor groups"
                      : opi_plan_slices(plan) > 1 ? "token slices"
                      : plan->n_parts > 1         ? "backwards in halves"
                                                  : NULL;

@@ -6,6 +6,7 @@
  *   budget.h  caps on the memory that a context's sessions take of a device
  *   pinned.h  host memory that devices copy to and from
  *   record.h  events behind queues that may be full
+ *   mover.h   queues to the host and back
  *   ready.h   waiting for peers after set-up
  *
  * Invariants
@@ -20,6 +21,7 @@
 #ifndef OPI_DEVICE_H
 #define OPI_DEVICE_H
 
+#include "runtime/device/mover.h"
 #include "runtime/device/rank.h"
 #include "runtime/device/ready.h"
 #include "runtime/device/record.h"

@@ -2,7 +2,6 @@
 /* Queueing ahead of a device: entries, events of messages, staging memory. */
 #include "runtime/executor/ahead.h"
 
-#include "runtime/device/mover.h"
 #include "runtime/executor/stamps.h"
 
 /* ---- open and close ---- */

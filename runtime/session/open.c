@@ -10,7 +10,6 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
-#include "runtime/device/mover.h"
 #include "runtime/session/agree.h"
 #include "runtime/session/alike.h"
 #include "runtime/session/members.h"

@@ -17,7 +17,7 @@ typedef struct offload_count {
 
 /* Trains by the schedule with all that can be offloaded, and compares losses and weights, bit by
  * bit, with the plan's reference and with the plan without offloads; and bytes with the prediction.
- * What cannot be combined must be refused by name. `k` is open. */
+ * Combinations that are not supported must be refused by name. `k` is open. */
 void offload_check(kit *k, const kit_schedule *schedule, const kit_case *c, offload_count *count);
 /* Transfers that a mini-batch of the kit's plan begins, and bytes of host memory of its ranks. */
 uint32_t offload_moves(kit *k);
