@@ -189,9 +189,9 @@ typedef struct cuda_dropout_factor {
 
 /* y = x / (1 - ratio) where the counter of opipe.Dropout keeps the element,
  * else 0; mask: bytes, may be NULL. seed, step, sample, token: device addresses
- * of one int64 each. key: cuda_dropout_key of the node's `key`. y may be x. n_runs > 0: x is a part
- * of a tensor with part_whole entries along part_axis, which has these runs (first, n) of them, and
- * each element is kept as there; the factors of that axis count the whole tensor's. */
+ * of one int64 each, NULL: 0. key: cuda_dropout_key of the node's `key`. y may be x. n_runs > 0: x
+ * is a part of a tensor with part_whole entries along part_axis, which has these runs (first, n) of
+ * them, and each element is kept as there; the factors of that axis count the whole tensor's. */
 enum { CUDA_DROPOUT_RUNS = 16 };
 typedef struct cuda_dropout_args {
   void *y;

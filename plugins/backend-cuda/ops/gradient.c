@@ -243,9 +243,10 @@ static opipe_status read_part(const cuda_rule *r, cuda_dropout_args *args) {
     end = runs[i] + runs[i + 1];
     sum += runs[i + 1];
   }
-  if (!fits || sum != x->shape[axis])
+  if (!fits || sum != x->shape[axis]) {
     return cuda_refuse(r, OPIPE_E_INVALID, "the runs of part axis %lld do not fit",
                        (long long)axis);
+  }
   if (n > 2 * CUDA_DROPOUT_RUNS) {
     return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "a part of %u runs, at most %d", n / 2,
                        CUDA_DROPOUT_RUNS);
@@ -330,6 +331,50 @@ static opipe_status rule_dropout(cuda_rule *r) {
   return OPIPE_OK;
 }
 
+/* The first element of a known input of a float type; false: it is none. */
+static bool known_real(const opipe_value *x, double *out) {
+  if (x == NULL || x->data == NULL || cuda_elems(x) != 1)
+    return false;
+  if (x->dtype == OPIPE_FLOAT)
+    *out = (double)*(const float *)x->data;
+  else if (x->dtype == OPIPE_DOUBLE)
+    *out = *(const double *)x->data;
+  return x->dtype == OPIPE_FLOAT || x->dtype == OPIPE_DOUBLE;
+}
+
+/* The standard's Dropout in training: programs of sessions have opipe.Dropout in its place, what it
+ * costs is measured with this one. A mask by the node's name and `seed`. */
+static opipe_status rule_plain_dropout(cuda_rule *r) {
+  const opipe_value *x = cuda_in(r, 0), *mode = cuda_in(r, 2);
+  cuda_dropout_args args = {.n = (int64_t)cuda_elems(x),
+                            .ratio = 0.5,
+                            .batch_part = {1, 1, -1, 0},
+                            .token_part = {1, 1, -1, 0},
+                            .key = cuda_dropout_key(r->node->name),
+                            .rank = 1};
+  cuda_launch launch;
+  CUDA_TRY(cuda_expect_like(r, 0, x));
+  if (cuda_out(r, 1) != NULL)
+    CUDA_TRY(cuda_expect(r, 1, OPIPE_BOOL, x->shape, x->rank));
+  if (cuda_in(r, 1) != NULL && !known_real(cuda_in(r, 1), &args.ratio))
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "its ratio is not one known number of fp32 or fp64");
+  if (mode != NULL && (mode->data == NULL || mode->dtype != OPIPE_BOOL || cuda_elems(mode) != 1))
+    return cuda_refuse(r, OPIPE_E_UNSUPPORTED, "training_mode is not one known truth value");
+  if (mode == NULL || *(const uint8_t *)mode->data == 0)
+    args.ratio = 0; /* nothing is dropped */
+  args.key ^= (uint64_t)opipe_attr_int(r->node, "seed", 0);
+  args.shape[0] = args.n;
+  args.y = cuda_at_out(r, 0);
+  args.mask = cuda_at_out(r, 1);
+  args.x = cuda_at_in(r, 0);
+  if (!cuda_plan_dropout(&args, x->dtype, &launch))
+    return cuda_no_kernel(r, x);
+  CUDA_TRY(cuda_emit(r, &launch));
+  cuda_may_overwrite(r, 0);
+  return OPIPE_OK;
+}
+
+static const cuda_row plain_rows[] = {{"Dropout", rule_plain_dropout, 1, 3, 2}};
 static const cuda_row rows[] = {
     {"Accumulate", rule_accumulate, 1, 1, 1},
     {"ActivationGrad", rule_activation_grad, 2, 2, 1},
@@ -341,3 +386,4 @@ static const cuda_row rows[] = {
 };
 
 const cuda_family cuda_gradient_family = {"opipe", CUDA_ROWS(rows)};
+const cuda_family cuda_dropout_family = {"", CUDA_ROWS(plain_rows)};

@@ -11,7 +11,8 @@ static const cuda_family *const families[] = {
     &cuda_loss_family,        &cuda_loss_gradient_family,
     &cuda_window_family,      &cuda_window_gradient_family,
     &cuda_recurrent_family,   &cuda_norm_gradient_family,
-    &cuda_parts_family,       &cuda_row_attention_family};
+    &cuda_parts_family,       &cuda_row_attention_family,
+    &cuda_dropout_family};
 
 bool cuda_is_accumulate(const opipe_node *node) {
   return strcmp(node->domain, "opipe") == 0 && strcmp(node->op, "Accumulate") == 0;

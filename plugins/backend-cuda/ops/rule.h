@@ -38,7 +38,8 @@ extern const cuda_family cuda_attention_family, cuda_einsum_family, cuda_element
     cuda_gradient_family, cuda_index_family, cuda_linear_family, cuda_loss_family,
     cuda_loss_gradient_family, cuda_movement_family, cuda_norm_gradient_family,
     cuda_recurrent_family, cuda_reduce_family, cuda_rows_family, cuda_contrib_family,
-    cuda_parts_family, cuda_row_attention_family, cuda_window_family, cuda_window_gradient_family;
+    cuda_dropout_family, cuda_parts_family, cuda_row_attention_family, cuda_window_family,
+    cuda_window_gradient_family;
 
 /* registry.c: checks counts and runs the node's rule. Errors name the node. */
 opipe_status cuda_rule_run(cuda_rule *r);

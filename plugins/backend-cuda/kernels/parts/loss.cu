@@ -189,6 +189,11 @@ CUDA_FN dropout_place dropout_place_of(const cuda_dropout_args &a, int64_t i) {
   return at;
 }
 
+/* NULL: 0. */
+CUDA_FN uint64_t counter_at(const int64_t *at) {
+  return at != nullptr ? (uint64_t)*at : 0;
+}
+
 /* A thread draws for up to four elements that follow each other in the rest. */
 template <class T>
 CUDA_FN void dropout(const cuda_dropout_args &a) {
@@ -199,13 +204,13 @@ CUDA_FN void dropout(const cuda_dropout_args &a) {
                      a.shape[last] % 4 == 0 && !is_cut;
   const int run = plain ? 4 : 1;
   const uint64_t base =
-      mixed(mixed(a.key + (uint64_t)*a.seed * CUDA_GOLDEN) + (uint64_t)*a.step * CUDA_GOLDEN);
+      mixed(mixed(a.key + counter_at(a.seed) * CUDA_GOLDEN) + counter_at(a.step) * CUDA_GOLDEN);
   const uint64_t bound = (uint64_t)(a.ratio * 0x1p53);
   const R scale = (R)(1.0 / (1.0 - a.ratio));
   for (int64_t i = first_element() * run; i < a.n; i += element_step() * run) {
     const dropout_place at = dropout_place_of(a, i);
-    const uint64_t sample = (uint64_t)(*a.sample + at.sample),
-                   token = (uint64_t)(*a.token + at.token);
+    const uint64_t sample = counter_at(a.sample) + (uint64_t)at.sample,
+                   token = counter_at(a.token) + (uint64_t)at.token;
     const uint64_t key = mixed(mixed(base + sample * CUDA_GOLDEN) + token * CUDA_GOLDEN);
     for (int c = 0; c < run; ++c) {
       const bool keep = mixed(key + (uint64_t)(at.rest + c + 1) * CUDA_GOLDEN) >> 11 >= bound;

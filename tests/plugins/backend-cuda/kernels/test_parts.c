@@ -217,6 +217,32 @@ static void drop_part(uint32_t axis, const int64_t *runs, uint32_t n_runs) {
   kit_end();
 }
 
+/* Counters that are not there are 0. */
+static void test_masks_without_counters(void) {
+  static const int64_t none[4] = {0, 0, 0, 0};
+  const int64_t *zeros = kit_placed(none, sizeof none);
+  const kit_tensor x = kit_random(OPIPE_FLOAT, 50, 1, 0.5, 1), y = kit_new(OPIPE_FLOAT, 50),
+                   again = kit_new(OPIPE_FLOAT, 50);
+  cuda_dropout_args args = {.y = y.data,
+                            .x = x.data,
+                            .n = 50,
+                            .shape = {50},
+                            .batch_part = {1, 1, -1, 0},
+                            .token_part = {1, 1, -1, 0},
+                            .key = cuda_dropout_key("drop"),
+                            .ratio = 0.4,
+                            .rank = 1};
+  cuda_launch launch;
+  OPI_ASSERT_FATAL(cuda_plan_dropout(&args, OPIPE_FLOAT, &launch));
+  KIT_RUN(&launch, 1, &y);
+  args.y = again.data;
+  args.seed = args.step = args.sample = args.token = zeros;
+  OPI_ASSERT_FATAL(cuda_plan_dropout(&args, OPIPE_FLOAT, &launch));
+  KIT_RUN(&launch, 1, &again);
+  OPI_ASSERT(kit_same(&again, 0, &y, 0, 50));
+  kit_end();
+}
+
 static void test_masks_of_parts(void) {
   static const int64_t one[] = {4, 4}, three[] = {0, 2, 4, 3, 9, 3}, token[] = {1, 2};
   static const int64_t sample[] = {1, 1};
@@ -426,5 +452,6 @@ static void test_bad_classes_are_reported(void) {
 
 OPI_TEST_MAIN("cuda kernels: parts", OPI_TEST(test_sums_of_regions), OPI_TEST(test_rows_of_a_table),
               OPI_TEST(test_bad_rows_are_reported), OPI_TEST(test_gradients_of_rows),
-              OPI_TEST(test_masks_of_parts), OPI_TEST(test_cross_entropy),
-              OPI_TEST(test_a_part_of_infinities), OPI_TEST(test_bad_classes_are_reported))
+              OPI_TEST(test_masks_of_parts), OPI_TEST(test_masks_without_counters),
+              OPI_TEST(test_cross_entropy), OPI_TEST(test_a_part_of_infinities),
+              OPI_TEST(test_bad_classes_are_reported))
