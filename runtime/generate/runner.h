@@ -19,7 +19,7 @@ typedef struct opi_pass_rows {
 } opi_pass_rows;
 
 /* Passes end in the order in which they began. One thread at a time. */
-typedef struct opi_runner {
+typedef struct opi_pass_runner {
   void *ctx;
   /* Copies what it needs. Errors: STATE: `groups` passes are in flight; the session's. */
   opipe_status (*begin)(void *ctx, const opi_pass_rows *pass, opipe_error *err);
@@ -28,13 +28,13 @@ typedef struct opi_runner {
    * Other: that pass failed (err); `finish` it all the same. */
   opipe_status (*end)(void *ctx, uint64_t timeout_ns, void **out_logits, opipe_error *err);
   void (*finish)(void *ctx); /* of the oldest */
-} opi_runner;
+} opi_pass_runner;
 
 /* Told by a runner's owner. */
-typedef struct opi_runner_facts {
+typedef struct opi_pass_facts {
   opi_batch_params batch; /* from the plan: pool, active, rows, groups, draft, times, gap */
   uint32_t n_vocab, dtype;
   uint64_t row_bytes;
-} opi_runner_facts;
+} opi_pass_facts;
 
 #endif /* OPI_GENERATE_RUNNER_H */
