@@ -17,6 +17,7 @@ void opi_session_unref(void *session) {
   const opipe_allocator *allocator = &plan->model->context->allocator;
   opi_follow_tell_close(s);
   opi_meeting_part(s);
+  opi_generator_close(s->generator);
   opi_session_close(s->session);
   opi_follow_close(s);
   opi_meeting_end(&s->meeting);
@@ -283,6 +284,7 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   opipe_submit_params own = {0};
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
+  OPI_TRY(opi_generation_refuse(s, "session_submit", err));
   OPI_TRY(opi_session_check_counts(s->session, "session_submit", false, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
   OPI_TRY(opi_lr_check(params, "session_submit", false, err));
@@ -359,7 +361,9 @@ opipe_status opi_api_session_wait_room(opi_session_object *s, uint64_t timeout_n
 
 opipe_status opi_api_session_drive(opi_session_object *s, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err) {
-  return opi_session_drive(s->session, rank, timeout_ns, err);
+  const opipe_status status = opi_session_drive(s->session, rank, timeout_ns, err);
+  opi_generator_step(s->generator);
+  return status;
 }
 
 opipe_status opi_api_session_fd(opi_session_object *s, uint32_t rank, int32_t *out_fd,
