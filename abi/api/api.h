@@ -82,7 +82,8 @@ struct opi_session_object {
   opi_plan own;             /* the same decisions, with the devices that ranks have here */
   opi_device_spec *devices; /* [n_ranks] of `own` */
   opi_session *session;
-  opi_generator *generator;  /* of a plan that generates; NULL: it does not */
+  opi_pass_runner runner;    /* of a plan that generates, else all NULL */
+  opi_generator *generator;  /* over it; NULL: none */
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t *owners;          /* [n_ranks] in a team: process of the rank */

@@ -7,6 +7,7 @@
 
 #include "abi/api/api.h"
 #include "abi/api/team/follow.h"
+#include "runtime/rows/rows.h"
 #include "runtime/trace/trace.h"
 
 void opi_session_unref(void *session) {
@@ -18,6 +19,7 @@ void opi_session_unref(void *session) {
   opi_follow_tell_close(s);
   opi_meeting_part(s);
   opi_generator_close(s->generator);
+  opi_rows_close(&s->runner);
   opi_session_close(s->session);
   opi_follow_close(s);
   opi_meeting_end(&s->meeting);
@@ -185,6 +187,19 @@ static opipe_status prepare(opi_context_object *context, opi_session_object *s,
   return meet_devices(context, s, io_env->evaluator, params, err);
 }
 
+/* The engine over passes of a plan that generates. */
+static opipe_status open_generation(const opi_context_object *context, opi_session_object *s,
+                                    const opipe_session_params *params, opipe_error *err) {
+  opi_generator_params p = {.allocator = &context->allocator,
+                            .driven = params->threads == OPIPE_THREADS_HOST,
+                            .owner = context->handle};
+  if (s->own.rows == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_rows_open(s->session, &s->runner, &p.facts, err));
+  p.runner = s->runner;
+  return opi_generator_open(&p, &s->generator, err);
+}
+
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
                                  const opipe_session_params *params, opipe_error *err) {
   char id[64];
@@ -223,7 +238,8 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   report_kernels(context, s);
   opipe_session_params of_all = *params;
   OPI_TRY(opi_follow_share(s, &of_all, err));
-  return opi_session_open(&env, &of_all, &s->session, err);
+  OPI_TRY(opi_session_open(&env, &of_all, &s->session, err));
+  return open_generation(context, s, params, err);
 }
 
 static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan,

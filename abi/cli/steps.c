@@ -501,6 +501,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .places = s->team == NULL ? NULL : s->places,
       .n_places = s->team == NULL ? 0 : s->n_places,
       .train = train,
+      .generation = o->generate.plan.struct_size == 0 ? NULL : &o->generate.plan,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};
   const int described = o->cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);

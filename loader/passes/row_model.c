@@ -106,6 +106,7 @@ static opipe_status make(opi_row_model *m, const opi_bind_options *options, cons
   m->lock = lock;
   OPI_TRY(opi_row_form_find(m->file, options, m->sizes.context, output, &m->form, err));
   OPI_TRY(make_graph(m, m->sizes.rows, options->allocator, &graph, err));
+  m->n_known = graph->bound->index_limits[0];
   const opipe_status status = add_ports(m, graph, err);
   opi_row_graph_free(graph);
   return status;

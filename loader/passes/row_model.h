@@ -24,7 +24,7 @@ typedef struct opi_row_model {
   const opi_model *file; /* borrowed */
   opi_row_form *form;
   opi_row_sizes sizes; /* pages: may be changed as long as no graph is in use */
-  opi_row_wish most;   /* of the largest graph */
+  int64_t n_known;     /* ids that it reads are below; 0: not known */
   void *lock;          /* the form is used by one thread at a time */
 } opi_row_model;
 

@@ -157,7 +157,7 @@ static void *run(void *arg) {
 static opi_turns_params turns_params(const opi_generator_params *p) {
   opi_turns_params out = {.batch = p->facts.batch,
                           .n_vocab = p->facts.n_vocab,
-                          .n_known = p->n_known == 0 ? p->facts.n_vocab : p->n_known,
+                          .n_known = p->facts.n_known == 0 ? p->facts.n_vocab : p->facts.n_known,
                           .events = opi_generator_events};
   out.ngrams = (opi_ngrams){.shortest = 2, .longest = 8, .most = p->facts.batch.draft};
   return out;

@@ -30,7 +30,6 @@ typedef struct opi_generator_params {
   const opipe_allocator *allocator;
   opi_pass_runner runner;
   opi_pass_facts facts;
-  uint32_t n_known; /* ids that the model reads are below it; 0: n_vocab */
   bool driven;      /* no thread of its own */
   uint64_t owner;   /* handle of the context */
 } opi_generator_params;

@@ -34,6 +34,8 @@ typedef struct opi_pass_runner {
 typedef struct opi_pass_facts {
   opi_batch_params batch; /* from the plan: pool, active, rows, groups, draft, times, gap */
   uint32_t n_vocab, dtype;
+  uint32_t n_known; /* ids that the model reads are below it */
+  uint32_t reserved;
   uint64_t row_bytes;
 } opi_pass_facts;
 

@@ -666,7 +666,7 @@ static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
     OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
     OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD,
     OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
-    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST OPIPE_ROWS_TEAM};
+    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST OPIPE_ROWS_TEAM OPIPE_ROWS_GENERATE};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,
