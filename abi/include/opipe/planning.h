@@ -134,8 +134,8 @@ typedef struct opipe_plan_params {
                       among so many ranks that follow each other. Ranks, which it must divide, count
                       all of them. 0: 1 */
   /* Makes a plan for generation (decoders); UNSUPPORTED with training, states, micro-batches, token
-   * slices, replicas and tensor groups. Dimensions of the model's binding are not read. NULL: a
-   * plan for requests. */
+   * slices, replicas and tensor groups. The model need not be bound: dimensions of its binding are
+   * not read. NULL: a plan for requests. */
   const opipe_generation_params *generation;
 #endif
 } opipe_plan_params;
