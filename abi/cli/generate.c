@@ -105,8 +105,6 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
   if (status == CLI_DONE && o->trace != NULL)
     status = cli_try_file(o->trace);
   if (status == CLI_DONE)
-    status = cli_bind(o, s, NULL, 0);
-  if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
   if (status == CLI_DONE)
     status = cli_show_plan(s, json);
