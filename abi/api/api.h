@@ -16,7 +16,7 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
-#include "runtime/generate/engine.h"
+#include "runtime/generate/generate.h"
 #include "runtime/launch/launch.h"
 #include "runtime/session/session.h"
 
@@ -282,19 +282,20 @@ opipe_status opi_api_session_generate(opi_session_object *session,
                                       opipe_sequence **out_sequence, opipe_error *err);
 opipe_status opi_api_session_generation(opi_session_object *session, opipe_generation_info *io_info,
                                         opipe_error *err);
-opipe_status opi_api_sequence_append(opi_sequence *sequence, const opipe_generate_params *params,
-                                     opipe_error *err);
-opipe_status opi_api_sequence_fork(opi_sequence *sequence, const uint64_t *seed, void *ctx,
+opipe_status opi_api_sequence_append(opi_host_sequence *sequence,
+                                     const opipe_generate_params *params, opipe_error *err);
+opipe_status opi_api_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed, void *ctx,
                                    opipe_sequence **out_sequence, opipe_error *err);
-opipe_status opi_api_sequence_truncate(opi_sequence *sequence, uint32_t n_ids, opipe_error *err);
-opipe_status opi_api_sequence_draft(opi_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
-                                    opipe_error *err);
-opipe_status opi_api_sequence_cancel(opi_sequence *sequence, opipe_error *err);
-opipe_status opi_api_sequence_wait(opi_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
+opipe_status opi_api_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids,
+                                       opipe_error *err);
+opipe_status opi_api_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids,
+                                    uint32_t n_ids, opipe_error *err);
+opipe_status opi_api_sequence_cancel(opi_host_sequence *sequence, opipe_error *err);
+opipe_status opi_api_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens,
+                                   uint64_t timeout_ns, opipe_error *err);
+opipe_status opi_api_sequence_info(opi_host_sequence *sequence, opipe_sequence_info *io_info,
                                    opipe_error *err);
-opipe_status opi_api_sequence_info(opi_sequence *sequence, opipe_sequence_info *io_info,
-                                   opipe_error *err);
-opipe_status opi_api_sequence_ids(opi_sequence *sequence, uint32_t first, uint32_t n_ids,
+opipe_status opi_api_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
                                   uint32_t *out_ids, opipe_error *err);
 /* genai.c */
 opipe_status opi_api_genai_describe(opi_context_object *context, const void *text, uint64_t n_bytes,

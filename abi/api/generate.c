@@ -50,8 +50,8 @@ opipe_status opi_api_session_generation(opi_session_object *s, opipe_generation_
   return OPIPE_OK;
 }
 
-opipe_status opi_api_sequence_append(opi_sequence *sequence, const opipe_generate_params *params,
-                                     opipe_error *err) {
+opipe_status opi_api_sequence_append(opi_host_sequence *sequence,
+                                     const opipe_generate_params *params, opipe_error *err) {
   opipe_generate_params own = {.struct_size = (uint32_t)sizeof own};
   if (params == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "sequence_append: params is NULL");
@@ -59,34 +59,35 @@ opipe_status opi_api_sequence_append(opi_sequence *sequence, const opipe_generat
   return opi_sequence_append(sequence, &own, err);
 }
 
-opipe_status opi_api_sequence_fork(opi_sequence *sequence, const uint64_t *seed, void *ctx,
+opipe_status opi_api_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed, void *ctx,
                                    opipe_sequence **out_sequence, opipe_error *err) {
   return out_sequence == NULL
              ? opi_fail(err, OPIPE_E_INVALID, "sequence_fork: out_sequence is NULL")
              : opi_sequence_fork(sequence, seed, ctx, out_sequence, err);
 }
 
-opipe_status opi_api_sequence_truncate(opi_sequence *sequence, uint32_t n_ids, opipe_error *err) {
+opipe_status opi_api_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids,
+                                       opipe_error *err) {
   return opi_sequence_truncate(sequence, n_ids, err);
 }
 
-opipe_status opi_api_sequence_draft(opi_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
-                                    opipe_error *err) {
+opipe_status opi_api_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids,
+                                    uint32_t n_ids, opipe_error *err) {
   return ids == NULL && n_ids > 0
              ? opi_fail(err, OPIPE_E_INVALID, "sequence_draft: %u ids, but ids is NULL", n_ids)
              : opi_sequence_draft(sequence, ids, n_ids, err);
 }
 
-opipe_status opi_api_sequence_cancel(opi_sequence *sequence, opipe_error *err) {
+opipe_status opi_api_sequence_cancel(opi_host_sequence *sequence, opipe_error *err) {
   return opi_sequence_cancel(sequence, err);
 }
 
-opipe_status opi_api_sequence_wait(opi_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
-                                   opipe_error *err) {
+opipe_status opi_api_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens,
+                                   uint64_t timeout_ns, opipe_error *err) {
   return opi_sequence_wait(sequence, n_tokens, timeout_ns, err);
 }
 
-opipe_status opi_api_sequence_info(opi_sequence *sequence, opipe_sequence_info *io_info,
+opipe_status opi_api_sequence_info(opi_host_sequence *sequence, opipe_sequence_info *io_info,
                                    opipe_error *err) {
   opipe_sequence_info info;
   OPI_TRY(
@@ -96,7 +97,7 @@ opipe_status opi_api_sequence_info(opi_sequence *sequence, opipe_sequence_info *
   return OPIPE_OK;
 }
 
-opipe_status opi_api_sequence_ids(opi_sequence *sequence, uint32_t first, uint32_t n_ids,
+opipe_status opi_api_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
                                   uint32_t *out_ids, opipe_error *err) {
   return out_ids == NULL && n_ids > 0
              ? opi_fail(err, OPIPE_E_INVALID, "sequence_ids: %u ids, but out_ids is NULL", n_ids)

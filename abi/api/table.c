@@ -46,7 +46,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_PROFILE opi_profile_object
 #define SELF_STRATEGY opi_strategy_object
 #define SELF_TEAM opi_team_object
-#define SELF_SEQUENCE opi_sequence
+#define SELF_SEQUENCE opi_host_sequence
 
 /* For functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \

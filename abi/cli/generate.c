@@ -40,11 +40,11 @@ static int read_folder(const cli_options *o, cli_genai *out) {
   cli_gathered text = {NULL, 0, 0};
   json_error_t error;
   (void)snprintf(path, sizeof path, "%s/genai_config.json", o->model);
-  if (!cli_is_there(path))
+  if (!cli_is_there(path)) {
     return cli_usage(
-        "%s has no genai_config.json: a folder of ONNX Runtime GenAI or a model's "
-        "file is needed",
+        "%s has no genai_config.json: a folder of ONNX Runtime GenAI or a model's file is needed",
         o->model);
+  }
   if (opipe_get_api(OPIPE_VIEW, &api, &err) < 0)
     return cli_report("opipe_get_api", &err);
   const int status = describe(o, api, path, &text);
@@ -55,9 +55,8 @@ static int read_folder(const cli_options *o, cli_genai *out) {
   if (out->config == NULL)
     return cli_fail("%s: %s", path, error.text);
   const json_t *files = json_object_get(out->config, "files");
-  if (json_array_size(files) != 1) {
+  if (json_array_size(files) != 1)
     return cli_fail("%s: the decoder is in %zu files, one is needed", path, json_array_size(files));
-  }
   (void)snprintf(out->model, sizeof out->model, "%s/%s", o->model,
                  json_string_value(json_array_get(files, 0)));
   out->context = (uint32_t)json_integer_value(json_object_get(out->config, "max_length"));

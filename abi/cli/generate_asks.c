@@ -160,7 +160,7 @@ static int set_stops(json_t *object, const char *text) {
   return status;
 }
 
-/* What options say over what the folder says. */
+/* The options, over the defaults of the folder. */
 static int sampling_of(const cli_options *o, json_t *base, json_t **out) {
   const cli_generate_options *g = &o->generate;
   json_t *s = base == NULL ? json_object() : json_deep_copy(base);
@@ -182,9 +182,10 @@ static int sampling_of(const cli_options *o, json_t *base, json_t **out) {
     status = set(s, "top_k", json_integer(g->top_k));
   if (status == CLI_DONE && g->stop != NULL)
     status = set_stops(s, g->stop);
-  if (status == CLI_DONE && g->sampling != NULL && strlen(g->sampling) >= sizeof pairs)
+  if (status == CLI_DONE && g->sampling != NULL && strlen(g->sampling) >= sizeof pairs) {
     status = cli_usage("--sampling: %zu bytes, at most %zu are read", strlen(g->sampling),
                        sizeof pairs - 1);
+  }
   if (status == CLI_DONE && g->sampling != NULL) {
     (void)snprintf(pairs, sizeof pairs, "%s", g->sampling);
     for (char *pair = strtok_r(pairs, ",", &rest); pair != NULL && status == CLI_DONE;
@@ -206,9 +207,10 @@ static int take_members(json_t *object, const char *where, cli_ask *a) {
   const json_t *at = json_object_get(object, "at"), *salt = json_object_get(object, "salt");
   if ((ids == NULL) == (prompt == NULL))
     return cli_fail("%s: \"ids\" or \"prompt\" is needed, and not both", where);
-  if ((ids != NULL && !json_is_array(ids)) || (prompt != NULL && !json_is_string(prompt)))
+  if ((ids != NULL && !json_is_array(ids)) || (prompt != NULL && !json_is_string(prompt))) {
     return cli_fail("%s: \"%s\" must be %s", where, ids != NULL ? "ids" : "prompt",
                     ids != NULL ? "a list of ids" : "a text");
+  }
   if (at != NULL && (!json_is_number(at) || json_number_value(at) < 0))
     return cli_fail("%s: \"at\" must be seconds from 0 on", where);
   if (salt != NULL && (!json_is_integer(salt) || json_integer_value(salt) < 0))
@@ -310,9 +312,10 @@ static int read_options(const cli_options *o, json_t *base, cli_asks *out) {
   for (uint32_t i = 0; i < g->ids.n + g->prompts.n && status == CLI_DONE; ++i) {
     cli_ask *a = NULL;
     status = add(out, json_deep_copy(base), &a);
-    if (status == CLI_DONE)
-      status = i < g->ids.n ? take_ids(g->ids.items[i], a)
-                            : take_prompt(g->prompts.items[i - g->ids.n], a);
+    if (status == CLI_DONE && i < g->ids.n)
+      status = take_ids(g->ids.items[i], a);
+    else if (status == CLI_DONE)
+      status = take_prompt(g->prompts.items[i - g->ids.n], a);
   }
   return status;
 }

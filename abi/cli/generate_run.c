@@ -186,7 +186,7 @@ int cli_generate_all(cli_generating *g, const cli_asks *asks) {
   }
   g->over = cli_now();
   cli_stop_listening(before);
-  for (uint32_t i = 0; status != CLI_DONE && i < asks->n; ++i) { /* what is under way ends */
+  for (uint32_t i = 0; status != CLI_DONE && i < asks->n; ++i) { /* turns under way end */
     for (uint32_t k = 0; k < asks->list[i].n_answers; ++k)
       g->s->api->sequence_release(asks->list[i].answers[k].sequence);
   }
@@ -200,7 +200,7 @@ int cli_generate_all(cli_generating *g, const cli_asks *asks) {
   return status;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 static const char *const ends[] = {"none", "stop", "tokens", "context", "failed", "cancelled"};
 

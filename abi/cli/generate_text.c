@@ -57,9 +57,10 @@ static int find_functions(cli_tokenizer *t, const char *path) {
               {"OgaTokenizerStreamDecode", &t->decode}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
     void *found = dlsym(t->library, rows[i].name);
-    if (found == NULL)
+    if (found == NULL) {
       return cli_fail("%s has no %s: ONNX Runtime GenAI 0.18 or newer is needed", path,
                       rows[i].name);
+    }
     memcpy(rows[i].at, &found, sizeof found);
   }
   return CLI_DONE;

@@ -175,7 +175,8 @@ static opipe_status lay_out(const opi_generator_params *p, generator_layout *out
   if (b->pool.page == 0)
     return opi_fail(err, OPIPE_E_INVALID, "pages of 0 tokens");
   l.table_room = b->pool.context / b->pool.page + (b->pool.context % b->pool.page != 0);
-  if (!opi_block_place(&l.n_bytes, b->pool.n_sequences, 1, sizeof(opi_sequence), &l.sequences) ||
+  if (!opi_block_place(&l.n_bytes, b->pool.n_sequences, 1, sizeof(opi_host_sequence),
+                       &l.sequences) ||
       !opi_block_place(&l.n_bytes, b->groups, 1, sizeof(opi_flight), &l.flights) ||
       !opi_block_place(&l.n_bytes, b->rows, 1, sizeof(int64_t), &l.ids) ||
       !opi_block_place(&l.n_bytes, b->rows, 1, sizeof(int64_t), &l.positions) ||
@@ -206,7 +207,7 @@ static void place(opi_generator *g, const generator_layout *l) {
   char *block = (char *)g;
   g->n_bytes = l->n_bytes;
   g->table_room = l->table_room;
-  g->sequences = (opi_sequence *)(void *)(block + l->sequences);
+  g->sequences = (opi_host_sequence *)(void *)(block + l->sequences);
   g->flights = (opi_flight *)(void *)(block + l->flights);
   g->ids = (int64_t *)(void *)(block + l->ids);
   g->positions = (int64_t *)(void *)(block + l->positions);
@@ -217,7 +218,7 @@ static void place(opi_generator *g, const generator_layout *l) {
   g->copies = (opi_page_copy *)(void *)(block + l->copies);
 }
 
-/* What may fail once there is a block. */
+/* The steps of opening that may fail. */
 static opipe_status begin(opi_generator *g, opipe_error *err) {
   opi_turns_params turns = turns_params(&g->params);
   turns.events.ctx = g;
@@ -225,7 +226,7 @@ static opipe_status begin(opi_generator *g, opipe_error *err) {
   g->lock_made = true;
   OPI_TRY(opi_turns_create(g->params.allocator, &turns, &g->turns, err));
   for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
-    opi_sequence *s = &g->sequences[i];
+    opi_host_sequence *s = &g->sequences[i];
     s->generator = g;
     s->number = i;
     s->slot = opi_handle_slot_take(OPI_HANDLE_SEQUENCE, s, opi_sequence_end, g->params.owner, err);

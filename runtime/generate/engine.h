@@ -18,20 +18,20 @@
 #ifndef OPI_GENERATE_ENGINE_H
 #define OPI_GENERATE_ENGINE_H
 
-#include <opipe/host.h>
+#include <opipe/generate.h>
 
 #include "runtime/generate/runner.h"
 
 typedef struct opi_generator opi_generator;
 /* A sequence of the host, behind its handle (OPI_HANDLE_SEQUENCE). */
-typedef struct opi_sequence opi_sequence;
+typedef struct opi_host_sequence opi_host_sequence;
 
 typedef struct opi_generator_params {
   const opipe_allocator *allocator;
   opi_pass_runner runner;
   opi_pass_facts facts;
-  bool driven;      /* no thread of its own */
-  uint64_t owner;   /* handle of the context */
+  bool driven;    /* no thread of its own */
+  uint64_t owner; /* handle of the context */
 } opi_generator_params;
 
 /* Bytes of host memory that it keeps. Errors: INVALID, LIMIT. */
@@ -56,21 +56,21 @@ void opi_generator_info(opi_generator *generator, opipe_generation_info *out);
 /* `params` are checked as structs, and whole. */
 opipe_status opi_sequence_open(opi_generator *generator, const opipe_generate_params *params,
                                opipe_sequence **out_sequence, opipe_error *err);
-opipe_status opi_sequence_append(opi_sequence *sequence, const opipe_generate_params *params,
+opipe_status opi_sequence_append(opi_host_sequence *sequence, const opipe_generate_params *params,
                                  opipe_error *err);
 /* ctx: of the other's callbacks. */
-opipe_status opi_sequence_fork(opi_sequence *sequence, const uint64_t *seed, void *ctx,
+opipe_status opi_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed, void *ctx,
                                opipe_sequence **out_sequence, opipe_error *err);
-opipe_status opi_sequence_truncate(opi_sequence *sequence, uint32_t n_ids, opipe_error *err);
-opipe_status opi_sequence_draft(opi_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
+opipe_status opi_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids, opipe_error *err);
+opipe_status opi_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
                                 opipe_error *err);
-opipe_status opi_sequence_cancel(opi_sequence *sequence, opipe_error *err);
-opipe_status opi_sequence_wait(opi_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
+opipe_status opi_sequence_cancel(opi_host_sequence *sequence, opipe_error *err);
+opipe_status opi_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
                                opipe_error *err);
-void opi_sequence_describe(opi_sequence *sequence, opipe_sequence_info *out);
-opipe_status opi_sequence_ids(opi_sequence *sequence, uint32_t first, uint32_t n_ids, uint32_t *out,
-                              opipe_error *err);
+void opi_sequence_describe(opi_host_sequence *sequence, opipe_sequence_info *out);
+opipe_status opi_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
+                              uint32_t *out, opipe_error *err);
 /* The handle is being released: ends the turn, so that calls inside return. */
-void opi_sequence_leave(opi_sequence *sequence);
+void opi_sequence_leave(opi_host_sequence *sequence);
 
 #endif /* OPI_GENERATE_ENGINE_H */

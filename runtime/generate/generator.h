@@ -3,12 +3,11 @@
 #ifndef OPI_GENERATE_GENERATOR_H
 #define OPI_GENERATE_GENERATOR_H
 
-#include "runtime/base/handles.h"
-#include "runtime/base/thread.h"
+#include "runtime/base/base.h"
 #include "runtime/generate/engine.h"
 #include "runtime/generate/turns.h"
 
-struct opi_sequence {
+struct opi_host_sequence {
   opi_generator *generator;
   opi_handle_entry *slot;
   opipe_sequence *handle;
@@ -25,7 +24,7 @@ struct opi_sequence {
 /* A fork that waits until nothing of its sequence is in flight. On its caller's stack. */
 typedef struct opi_fork_wish {
   struct opi_fork_wish *next;
-  opi_sequence *sequence, *other;
+  opi_host_sequence *sequence, *other;
   const uint64_t *seed;
   void *ctx;           /* of the other's callbacks */
   opipe_status status; /* OPIPE_PENDING: not yet */
@@ -44,7 +43,7 @@ struct opi_generator {
   bool lock_made, stopping;
   opi_thread thread;
   opi_turns *turns;
-  opi_sequence *sequences;            /* [n_sequences] */
+  opi_host_sequence *sequences;       /* [n_sequences] */
   opi_fork_wish *forks;               /* a list */
   opi_flight *flights;                /* [groups]: pass p is at p % groups */
   uint64_t n_begun, n_ended, n_taken; /* passes; taken: by the runner */
@@ -78,6 +77,6 @@ extern const opi_turn_events opi_generator_events; /* ctx: the generator */
 /* The end of a sequence's handle. */
 void opi_sequence_end(void *sequence);
 /* Opens the object of a sequence of the turns; `as`: its turn's callbacks. */
-void opi_sequence_begin(opi_generator *generator, uint32_t number, const opi_sequence *as);
+void opi_sequence_begin(opi_generator *generator, uint32_t number, const opi_host_sequence *as);
 
 #endif /* OPI_GENERATE_GENERATOR_H */

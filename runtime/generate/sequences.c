@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host asks of sequences. */
+/* Functions of sequences, as the host calls them. */
 #include <string.h>
 
 #include "runtime/generate/generator.h"
@@ -15,7 +15,7 @@ opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe
 /* ---- under the lock: ends that wait for their time ---- */
 
 /* Ends a turn as failed, with s->wish. */
-static void end_by_wish(opi_generator *g, opi_sequence *s) {
+static void end_by_wish(opi_generator *g, opi_host_sequence *s) {
   if (s->end == OPIPE_END_NONE)
     (void)opi_turns_cancel(g->turns, s->number, NULL);
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
@@ -34,7 +34,7 @@ void opi_generator_expire(opi_generator *g) {
     return;
   g->next_deadline_ns = UINT64_MAX;
   for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
-    opi_sequence *s = &g->sequences[i];
+    opi_host_sequence *s = &g->sequences[i];
     if (s->deadline_ns <= now) {
       (void)opi_fail(&s->wish, OPIPE_E_TIMEOUT, "the deadline passed after %u tokens", s->n_tokens);
       end_by_wish(g, s);
@@ -46,8 +46,8 @@ void opi_generator_expire(opi_generator *g) {
 
 /* ---- opening ---- */
 
-void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_sequence *as) {
-  opi_sequence *s = &g->sequences[number];
+void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_host_sequence *as) {
+  opi_host_sequence *s = &g->sequences[number];
   s->open = true;
   s->end = as->end;
   s->why = as->why;
@@ -60,7 +60,8 @@ void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_sequence *a
 }
 
 /* A turn has been asked for. */
-static void begin_turn(opi_generator *g, opi_sequence *s, const opipe_generate_params *params) {
+static void begin_turn(opi_generator *g, opi_host_sequence *s,
+                       const opipe_generate_params *params) {
   const uint64_t now = params->deadline_ns == 0 ? 0 : opi_clock_ns();
   s->end = OPIPE_END_NONE;
   s->why = s->wish = (opipe_error)OPIPE_ERROR_INIT;
@@ -92,7 +93,7 @@ static opipe_status open_locked(opi_generator *g, const opipe_generate_params *p
                                 const opi_sampling *sampling, opipe_sequence **out_sequence,
                                 opipe_error *err) {
   uint32_t number = 0;
-  opi_sequence as = {.deadline_ns = UINT64_MAX};
+  opi_host_sequence as = {.deadline_ns = UINT64_MAX};
   OPI_TRY(opi_generator_check(g, "session_generate", err));
   if (opi_turns_submit(g->turns, params->ids, params->n_ids, params->salt, sampling, &number, err) <
       0)
@@ -119,7 +120,7 @@ opipe_status opi_sequence_open(opi_generator *g, const opipe_generate_params *pa
   return status;
 }
 
-static opipe_status append_locked(opi_sequence *s, const opipe_generate_params *params,
+static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_params *params,
                                   const opi_sampling *sampling, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_generator_check(g, "sequence_append", err));
@@ -130,7 +131,7 @@ static opipe_status append_locked(opi_sequence *s, const opipe_generate_params *
   return OPIPE_OK;
 }
 
-opipe_status opi_sequence_append(opi_sequence *s, const opipe_generate_params *params,
+opipe_status opi_sequence_append(opi_host_sequence *s, const opipe_generate_params *params,
                                  opipe_error *err) {
   opi_generator *g = s->generator;
   opi_arena arena;
@@ -156,7 +157,7 @@ opipe_status opi_sequence_append(opi_sequence *s, const opipe_generate_params *p
 
 /* Makes the fork if nothing of the sequence is in flight. PENDING: something is. */
 static opipe_status try_fork(opi_generator *g, opi_fork_wish *wish) {
-  opi_sequence *s = wish->sequence;
+  opi_host_sequence *s = wish->sequence;
   uint32_t number = 0;
   if (opi_generator_check(g, "sequence_fork", &wish->why) < 0)
     return wish->why.status;
@@ -181,7 +182,7 @@ void opi_generator_fork_due(opi_generator *g) {
   }
 }
 
-opipe_status opi_sequence_fork(opi_sequence *s, const uint64_t *seed, void *ctx,
+opipe_status opi_sequence_fork(opi_host_sequence *s, const uint64_t *seed, void *ctx,
                                opipe_sequence **out_sequence, opipe_error *err) {
   opi_generator *g = s->generator;
   opi_fork_wish wish = {
@@ -202,7 +203,7 @@ opipe_status opi_sequence_fork(opi_sequence *s, const uint64_t *seed, void *ctx,
 
 /* ---- the rest ---- */
 
-opipe_status opi_sequence_truncate(opi_sequence *s, uint32_t n_ids, opipe_error *err) {
+opipe_status opi_sequence_truncate(opi_host_sequence *s, uint32_t n_ids, opipe_error *err) {
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   opipe_status status = opi_generator_check(g, "sequence_truncate", err);
@@ -212,7 +213,7 @@ opipe_status opi_sequence_truncate(opi_sequence *s, uint32_t n_ids, opipe_error 
   return status;
 }
 
-opipe_status opi_sequence_draft(opi_sequence *s, const uint32_t *ids, uint32_t n_ids,
+opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint32_t n_ids,
                                 opipe_error *err) {
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
@@ -224,7 +225,7 @@ opipe_status opi_sequence_draft(opi_sequence *s, const uint32_t *ids, uint32_t n
 }
 
 /* Ends the turn, if there is one. Under the lock. */
-static opipe_status cancel(opi_sequence *s, opipe_error *err) {
+static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_turns_cancel(g->turns, s->number, err));
   opi_generator_fork_due(g); /* nothing of it is in flight any more */
@@ -233,19 +234,19 @@ static opipe_status cancel(opi_sequence *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_sequence_cancel(opi_sequence *s, opipe_error *err) {
+opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
   opi_lock_take(&s->generator->lock);
   const opipe_status status = cancel(s, err);
   opi_lock_give(&s->generator->lock);
   return status;
 }
 
-void opi_sequence_leave(opi_sequence *s) {
+void opi_sequence_leave(opi_host_sequence *s) {
   (void)opi_sequence_cancel(s, NULL);
 }
 
 void opi_sequence_end(void *sequence) {
-  opi_sequence *s = sequence;
+  opi_host_sequence *s = sequence;
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   (void)opi_turns_release(g->turns, s->number, NULL);
@@ -255,7 +256,7 @@ void opi_sequence_end(void *sequence) {
   opi_lock_give(&g->lock);
 }
 
-opipe_status opi_sequence_wait(opi_sequence *s, uint32_t n_tokens, uint64_t timeout_ns,
+opipe_status opi_sequence_wait(opi_host_sequence *s, uint32_t n_tokens, uint64_t timeout_ns,
                                opipe_error *err) {
   opi_generator *g = s->generator;
   const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
@@ -284,7 +285,7 @@ opipe_status opi_sequence_wait(opi_sequence *s, uint32_t n_tokens, uint64_t time
   return status;
 }
 
-void opi_sequence_describe(opi_sequence *s, opipe_sequence_info *out) {
+void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
   static const uint32_t states[] = {[OPI_SEQUENCE_FREE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_IDLE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_WAITING] = OPIPE_SEQUENCE_WAITING,
@@ -307,7 +308,7 @@ void opi_sequence_describe(opi_sequence *s, opipe_sequence_info *out) {
   opi_lock_give(&g->lock);
 }
 
-opipe_status opi_sequence_ids(opi_sequence *s, uint32_t first, uint32_t n_ids, uint32_t *out,
+opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_ids, uint32_t *out,
                               opipe_error *err) {
   opi_generator *g = s->generator;
   uint32_t n = 0;

@@ -10,7 +10,7 @@
 #ifndef OPI_PASS_ROWS_H
 #define OPI_PASS_ROWS_H
 
-#include "runtime/generate/runner.h"
+#include "runtime/generate/generate.h"
 #include "runtime/session/session.h"
 
 /* The session must outlive the runner. The pool's n_sequences is a proposal. Errors: STATE: the

@@ -7,11 +7,25 @@
 
 #include "tests/abi/host_kit.h"
 
-enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, PROFILE, STRATEGY, TEAM, SEQUENCE, KINDS };
+enum {
+  CONTEXT,
+  MODEL,
+  PLAN,
+  SESSION,
+  REQUEST,
+  ORDER,
+  STATE,
+  PROFILE,
+  STRATEGY,
+  TEAM,
+  SEQUENCE,
+  KINDS
+};
 
 typedef struct bench {
   host_kit k;    /* for training */
   host_kit past; /* for inference, with a state */
+  host_kit generating;
   void *live[KINDS], *dead[KINDS];
 } bench;
 

@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
   uint32_t ids[IDS_MOST], numbers[PROMPTS_MOST];
   char sampling[64];
   if (argc < 6 || argc - 5 > PROMPTS_MOST) {
-    fprintf(stderr, "usage: %s libonnxpipe.so decoder.onnx STAGES TOKENS ID,ID,... ...\n", argv[0]);
+    fprintf(stderr, "usage: %s libonnxpipe.so decoder.onnx STAGES TOKENS IDS ...\n", argv[0]);
     return 2;
   }
   need(opipe_open_library(argv[1], &api, &err), "library");

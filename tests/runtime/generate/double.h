@@ -110,7 +110,7 @@ static inline opipe_status double_end(void *ctx, uint64_t timeout_ns, void **out
 
 static inline void double_finish(void *ctx) {
   double_runner *d = ctx;
-  /* what is drained without an answer is finished all the same */
+  /* a pass that is dropped at the close has no end */
   d->n_ended += d->n_ended == d->n_finished;
   ++d->n_finished;
 }

@@ -1,14 +1,10 @@
-#!/ usr / bin / env python3
-#SPDX - License - Identifier : Apache - 2.0
-""
-    "Writes processed.json: rows of logits and the probabilities from which the next token is drawn.
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes processed.json: rows of logits and the probabilities from which the next token is drawn.
 
-    build /
-    venv / real / bin / python tests / runtime / generate /
-    processed.py
+    build/venv/real/bin/python tests/runtime/generate/processed.py
 
-        Where transformers has the rules,
-    its logits processors are applied in double precision; for presence and frequency
+Where transformers has the rules, its logits processors are applied in double precision; for presence and frequency
 penalties, which it lacks, and for mixtures with them, a plain program is. Every row of transformers is also computed
 by the plain program, and must agree."""
 import json

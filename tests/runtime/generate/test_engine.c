@@ -50,25 +50,25 @@ static void close_it(world *w) {
 
 /* ---- calls by handle ---- */
 
-static opi_sequence *enter(opipe_sequence *handle, opi_entry *in) {
+static opi_host_sequence *enter(opipe_sequence *handle, opi_entry *in) {
   opipe_error err = OPIPE_ERROR_INIT;
   return opi_handle_enter(handle, OPI_HANDLE_SEQUENCE, "test", in, &err) == OPIPE_OK ? in->object
                                                                                      : NULL;
 }
 
-#define WITH(handle, call)                 \
-  do {                                     \
-    opi_entry in_;                         \
-    opi_sequence *s = enter(handle, &in_); \
-    if (s != NULL) {                       \
-      call;                                \
-      opi_handle_leave(&in_);              \
-    }                                      \
+#define WITH(handle, call)                      \
+  do {                                          \
+    opi_entry in_;                              \
+    opi_host_sequence *s = enter(handle, &in_); \
+    if (s != NULL) {                            \
+      call;                                     \
+      opi_handle_leave(&in_);                   \
+    }                                           \
   } while (0)
 
 static void release(opipe_sequence *handle) {
   opi_entry in;
-  opi_sequence *s = enter(handle, &in);
+  opi_host_sequence *s = enter(handle, &in);
   if (s == NULL)
     return;
   (void)opi_handle_kill(&in);
