@@ -210,9 +210,9 @@ const opi_struct opi_struct_state_params = STRUCT(T, state_params, OPIPE_END(T, 
 
 #define T opipe_generation_params
 static const opi_field generation_params[] = {
-    SIZE(T),         ANY(T, context), ANY(T, n_tokens),   ANY(T, page),   ANY(T, rows),
-    ANY(T, active),  ANY(T, groups),  ANY(T, draft),      ZERO(T, reserved), ANY(T, gap_passes),
-    ANY(T, gap_ms),  ANY(T, output)};
+    SIZE(T),           ANY(T, context),    ANY(T, n_tokens), ANY(T, page),
+    ANY(T, rows),      ANY(T, active),     ANY(T, groups),   ANY(T, draft),
+    ZERO(T, reserved), ANY(T, gap_passes), ANY(T, gap_ms),   ANY(T, output)};
 static const opi_struct struct_generation_params =
     STRUCT(T, generation_params, OPIPE_END(T, context));
 #undef T

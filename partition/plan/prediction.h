@@ -112,7 +112,7 @@ typedef struct opi_prediction {
                              Not written, like the next */
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
   uint32_t n_whole, n_divided;
-  /* Of a plan of passes. A pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
+  /* Plans of passes: a pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
    * without keys; keys take key_ns for each that each row sees. */
   double pass_ns[32], stage_ns[32], key_ns;
   uint32_t pages_rank; /* leaves least room for pages; OPIPE_NONE: the pages were given */
