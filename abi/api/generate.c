@@ -26,8 +26,8 @@ opipe_status opi_api_session_generate(opi_session_object *s, const opipe_generat
   opipe_generate_params own = {.struct_size = (uint32_t)sizeof own};
   if (params == NULL || out_sequence == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_generate: an argument is NULL");
-  OPI_TRY(find(s, "session_generate", &generator, err));
   OPI_TRY(opi_params_read(&opi_struct_generate_params, "session_generate", params, &own, err));
+  OPI_TRY(find(s, "session_generate", &generator, err));
   return opi_sequence_open(generator, &own, out_sequence, err);
 }
 
