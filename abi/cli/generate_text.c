@@ -30,7 +30,9 @@ struct cli_tokenizer {
   oga_result *(*decode)(oga_stream *stream, int32_t id, const char **out);
 };
 
-static const char variable[] = "ONNX_PIPE_GENAI", runtime_variable[] = "ORT_LIB_PATH";
+#define MISSING                                                                       \
+  "a text needs the tokenizer of ONNX Runtime GenAI: %s; set ONNX_PIPE_GENAI to its " \
+  "libonnxruntime-genai.so and ORT_LIB_PATH to libonnxruntime.so, or give ids"
 
 /* Prints the library's reason and frees it. */
 static int refuse(const cli_tokenizer *t, const char *what, oga_result *result) {
@@ -66,36 +68,27 @@ static int find_functions(cli_tokenizer *t, const char *path) {
   return CLI_DONE;
 }
 
-/* That library ends the process where it does not find ONNX Runtime's, so it is looked for first,
- * by the same names. */
+/* GenAI's library ends the process if it does not find ONNX Runtime's, which is therefore looked
+ * for first, by the same names. */
 static int find_runtime(void) {
-  const char *named = secure_getenv(runtime_variable);
+  const char *named = secure_getenv("ORT_LIB_PATH");
   const char *const paths[] = {named, "libonnxruntime.so.1", "libonnxruntime.so"};
   for (size_t i = named == NULL ? 1 : 0; i < (named == NULL ? 3u : 1u); ++i) {
     if (dlopen(paths[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE) != NULL)
       return CLI_DONE;
   }
-  return cli_fail(
-      "a text needs ONNX Runtime beside GenAI's tokenizer: %s; set %s to its "
-      "libonnxruntime.so, or give ids",
-      dlerror(), runtime_variable);
+  return cli_fail(MISSING, dlerror());
 }
 
 int cli_tokenizer_open(const char *folder, cli_tokenizer **out) {
-  const char *named = secure_getenv(variable);
+  const char *named = secure_getenv("ONNX_PIPE_GENAI");
   const char *path = named == NULL ? "libonnxruntime-genai.so" : named;
   cli_tokenizer *t = calloc(1, sizeof *t);
-  if (t == NULL)
-    return cli_fail("out of memory");
-  t->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  int status = t->library == NULL
-                   ? cli_fail(
-                         "a text needs the tokenizer of ONNX Runtime GenAI: %s; set %s to its "
-                         "libonnxruntime-genai.so, or give ids",
-                         dlerror(), variable)
-                   : find_functions(t, path);
-  if (status == CLI_DONE)
-    status = find_runtime();
+  int status = t == NULL ? cli_fail("out of memory") : find_runtime();
+  if (status == CLI_DONE) {
+    t->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    status = t->library == NULL ? cli_fail(MISSING, dlerror()) : find_functions(t, path);
+  }
   oga_result *result = status == CLI_DONE ? t->open(folder, &t->tokenizer) : NULL;
   if (result != NULL)
     status = refuse(t, folder, result);
