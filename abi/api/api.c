@@ -68,12 +68,21 @@ opipe_status opi_callback_check(const char *call, opipe_error *err) {
                                      call);
 }
 
+opipe_status opi_generation_check_callback(const char *call, opipe_error *err) {
+  return opi_generator_in_callback()
+             ? opi_fail(err, OPIPE_E_STATE,
+                        "%s: must not be called from inside a callback of generation", call)
+             : OPIPE_OK;
+}
+
 void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
   opi_entry in;
   opipe_error err = OPIPE_ERROR_INIT;
   if (handle == NULL || opi_handle_inherited(handle))
     return;
   opipe_status status = opi_callback_check(call, &err);
+  if (status == OPIPE_OK)
+    status = opi_generation_check_callback(call, &err);
   if (status == OPIPE_OK) {
     status = kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
                  ? opi_refuse_inside(call, &err)
@@ -84,12 +93,15 @@ void opi_handle_destroy(const void *handle, uint32_t kind, const char *call) {
       status = opi_fail(&err, OPIPE_E_STATE, "%s: another thread has done so already", call);
     } else if (kind == OPI_HANDLE_SESSION) {
       const opi_session_object *session = in.object;
+      opi_generator_stop(session->generator);
       opi_session_stop(session->session); /* lets calls inside return */
       opi_handle_slot_drain(in.slot, 1);
     } else if (kind == OPI_HANDLE_TEAM) {
       const opi_team_object *team = in.object;
       opi_team_end_calls(team->team);
       opi_handle_slot_drain(in.slot, 1);
+    } else if (kind == OPI_HANDLE_SEQUENCE) {
+      opi_sequence_leave(in.object);
     } else if (kind == OPI_HANDLE_REQUEST && opi_request_release_waits(in.object)) {
       opi_handle_slot_drain(in.slot, 1);
     }

@@ -16,6 +16,7 @@
 #include "partition/schedule/order.h"
 #include "partition/study/auto/auto.h"
 #include "partition/study/planners/apply.h"
+#include "runtime/generate/generate.h"
 #include "runtime/launch/launch.h"
 #include "runtime/session/session.h"
 
@@ -81,6 +82,8 @@ struct opi_session_object {
   opi_plan own;             /* the same decisions, with the devices that ranks have here */
   opi_device_spec *devices; /* [n_ranks] of `own` */
   opi_session *session;
+  opi_pass_runner runner;    /* of a plan that generates, else all NULL */
+  opi_generator *generator;  /* over it; NULL: none */
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t *owners;          /* [n_ranks] in a team: process of the rank */
@@ -181,6 +184,8 @@ opipe_status opi_refuse_inside(const char *call, opipe_error *err);
 void opi_callback_enter(void);
 void opi_callback_leave(void);
 opipe_status opi_callback_check(const char *call, opipe_error *err);
+/* The same for callbacks of generation. */
+opipe_status opi_generation_check_callback(const char *call, opipe_error *err);
 
 /* The table's functions, by file. */
 opipe_status opi_api_context_create(const opipe_context_params *params, opipe_context **out_context,
@@ -269,6 +274,33 @@ opipe_status opi_api_session_info(opi_session_object *session, opipe_session_inf
                                   opipe_error *err);
 opipe_status opi_api_session_needs(opi_session_object *session, const char *name,
                                    uint32_t *out_needed, opipe_error *err);
+/* generate.c */
+opipe_status opi_generation_refuse(const opi_session_object *session, const char *call,
+                                   opipe_error *err); /* requests of the host's own */
+opipe_status opi_api_session_generate(opi_session_object *session,
+                                      const opipe_generate_params *params,
+                                      opipe_sequence **out_sequence, opipe_error *err);
+opipe_status opi_api_session_generation(opi_session_object *session, opipe_generation_info *io_info,
+                                        opipe_error *err);
+opipe_status opi_api_sequence_append(opi_host_sequence *sequence,
+                                     const opipe_generate_params *params, opipe_error *err);
+opipe_status opi_api_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed, void *ctx,
+                                   opipe_sequence **out_sequence, opipe_error *err);
+opipe_status opi_api_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids,
+                                       opipe_error *err);
+opipe_status opi_api_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids,
+                                    uint32_t n_ids, opipe_error *err);
+opipe_status opi_api_sequence_cancel(opi_host_sequence *sequence, opipe_error *err);
+opipe_status opi_api_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens,
+                                   uint64_t timeout_ns, opipe_error *err);
+opipe_status opi_api_sequence_info(opi_host_sequence *sequence, opipe_sequence_info *io_info,
+                                   opipe_error *err);
+opipe_status opi_api_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
+                                  uint32_t *out_ids, opipe_error *err);
+/* genai.c */
+opipe_status opi_api_genai_describe(opi_context_object *context, const void *text, uint64_t n_bytes,
+                                    const char *name, opipe_write_fn write, void *ctx,
+                                    opipe_error *err);
 /* state.c */
 opipe_status opi_submit_to_state(opi_session_object *session, opipe_submit_params *params,
                                  opipe_request **out_request, opipe_error *err);

@@ -60,7 +60,7 @@ extern const opi_struct opi_struct_context_params, opi_struct_load_params, opi_s
     opi_struct_build_graph, opi_struct_build_params, opi_struct_profile_params,
     opi_struct_strategy_params, opi_struct_machine_params, opi_struct_tuning_params,
     opi_struct_read_params, opi_struct_team_params, opi_struct_gather_params,
-    opi_struct_share_params;
+    opi_struct_share_params, opi_struct_generate_params;
 /* The same and those inside them, for tests; ends with NULL. */
 extern const opi_struct *const opi_structs[];
 

@@ -210,9 +210,9 @@ const opi_struct opi_struct_state_params = STRUCT(T, state_params, OPIPE_END(T, 
 
 #define T opipe_generation_params
 static const opi_field generation_params[] = {
-    SIZE(T),         ANY(T, context), ANY(T, n_tokens),   ANY(T, page),   ANY(T, rows),
-    ANY(T, active),  ANY(T, groups),  ANY(T, draft),      ZERO(T, reserved), ANY(T, gap_passes),
-    ANY(T, gap_ms),  ANY(T, output)};
+    SIZE(T),           ANY(T, context),    ANY(T, n_tokens), ANY(T, page),
+    ANY(T, rows),      ANY(T, active),     ANY(T, groups),   ANY(T, draft),
+    ZERO(T, reserved), ANY(T, gap_passes), ANY(T, gap_ms),   ANY(T, output)};
 static const opi_struct struct_generation_params =
     STRUCT(T, generation_params, OPIPE_END(T, context));
 #undef T
@@ -541,6 +541,14 @@ static const opi_field share_params[] = {SIZE(T), ANY(T, refused), NEEDED(T, tea
                                          ANY(T, reason)};
 const opi_struct opi_struct_share_params = STRUCT(T, share_params, OPIPE_END(T, reason));
 #undef T
+#define T opipe_generate_params
+static const opi_field generate_params[] = {
+    SIZE(T),           ANY(T, n_ids),    NUMBERS(T, ids, n_ids),
+    ANY(T, sampling),  ANY(T, salt),     ANY(T, deadline_ns),
+    ANY(T, ctx),       ANY(T, on_token), ANY(T, on_logits),
+    ANY(T, on_answer), ANY(T, on_end)};
+const opi_struct opi_struct_generate_params = STRUCT(T, generate_params, OPIPE_END(T, on_end));
+#undef T
 
 const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &struct_fence,
@@ -585,4 +593,5 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_team_params,
                                          &opi_struct_gather_params,
                                          &opi_struct_share_params,
+                                         &opi_struct_generate_params,
                                          NULL};

@@ -7,6 +7,7 @@
 
 #include "abi/api/api.h"
 #include "abi/api/team/follow.h"
+#include "runtime/rows/rows.h"
 #include "runtime/trace/trace.h"
 
 void opi_session_unref(void *session) {
@@ -17,6 +18,8 @@ void opi_session_unref(void *session) {
   const opipe_allocator *allocator = &plan->model->context->allocator;
   opi_follow_tell_close(s);
   opi_meeting_part(s);
+  opi_generator_close(s->generator);
+  opi_rows_close(&s->runner);
   opi_session_close(s->session);
   opi_follow_close(s);
   opi_meeting_end(&s->meeting);
@@ -184,6 +187,19 @@ static opipe_status prepare(opi_context_object *context, opi_session_object *s,
   return meet_devices(context, s, io_env->evaluator, params, err);
 }
 
+/* The engine over passes of a plan that generates. */
+static opipe_status open_generation(const opi_context_object *context, opi_session_object *s,
+                                    const opipe_session_params *params, opipe_error *err) {
+  opi_generator_params p = {.allocator = &context->allocator,
+                            .driven = params->threads == OPIPE_THREADS_HOST,
+                            .owner = context->handle};
+  if (s->own.rows == NULL)
+    return OPIPE_OK;
+  OPI_TRY(opi_rows_open(s->session, &s->runner, &p.facts, err));
+  p.runner = s->runner;
+  return opi_generator_open(&p, &s->generator, err);
+}
+
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
                                  const opipe_session_params *params, opipe_error *err) {
   char id[64];
@@ -222,7 +238,8 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   report_kernels(context, s);
   opipe_session_params of_all = *params;
   OPI_TRY(opi_follow_share(s, &of_all, err));
-  return opi_session_open(&env, &of_all, &s->session, err);
+  OPI_TRY(opi_session_open(&env, &of_all, &s->session, err));
+  return open_generation(context, s, params, err);
 }
 
 static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan,
@@ -283,6 +300,7 @@ opipe_status opi_api_session_submit(opi_session_object *s, const opipe_submit_pa
   opipe_submit_params own = {0};
   if (params == NULL || out_request == NULL)
     return opi_fail(err, OPIPE_E_INVALID, "session_submit: an argument is NULL");
+  OPI_TRY(opi_generation_refuse(s, "session_submit", err));
   OPI_TRY(opi_session_check_counts(s->session, "session_submit", false, params, err));
   OPI_TRY(opi_params_read(&opi_struct_submit_params, "session_submit", params, &own, err));
   OPI_TRY(opi_lr_check(params, "session_submit", false, err));
@@ -359,7 +377,9 @@ opipe_status opi_api_session_wait_room(opi_session_object *s, uint64_t timeout_n
 
 opipe_status opi_api_session_drive(opi_session_object *s, uint32_t rank, uint64_t timeout_ns,
                                    opipe_error *err) {
-  return opi_session_drive(s->session, rank, timeout_ns, err);
+  const opipe_status status = opi_session_drive(s->session, rank, timeout_ns, err);
+  opi_generator_step(s->generator);
+  return status;
 }
 
 opipe_status opi_api_session_fd(opi_session_object *s, uint32_t rank, int32_t *out_fd,

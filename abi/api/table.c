@@ -29,6 +29,7 @@ static opipe_status write_out(void *ctx, const void *data, size_t n_bytes) {
 static opipe_status enter_object(const void *handle, uint32_t kind, const char *call,
                                  opi_entry *out_entry, opipe_error *err) {
   OPI_TRY(opi_callback_check(call, err));
+  OPI_TRY(opi_generation_check_callback(call, err));
   return kind != OPI_HANDLE_REQUEST && opi_session_in_on_done()
              ? opi_refuse_inside(call, err)
              : opi_handle_enter(handle, kind, call, out_entry, err);
@@ -45,6 +46,7 @@ static opipe_status enter_object(const void *handle, uint32_t kind, const char *
 #define SELF_PROFILE opi_profile_object
 #define SELF_STRATEGY opi_strategy_object
 #define SELF_TEAM opi_team_object
+#define SELF_SEQUENCE opi_host_sequence
 
 /* For functions whose first parameter is `handle`, of kind `kind`. */
 #define ENTRY(kind, name, params, args)                                             \
@@ -94,6 +96,8 @@ static opipe_status context_create(const opipe_context_params *params,
   opi_fp_border border;
   opi_fp_enter(&border);
   opipe_status status = opi_callback_check("context_create", err);
+  if (status == OPIPE_OK)
+    status = opi_generation_check_callback("context_create", err);
   if (status == OPIPE_OK && opi_session_in_on_done())
     status = opi_refuse_inside("context_create", err);
   if (status == OPIPE_OK)
@@ -380,6 +384,37 @@ ENTRY(SESSION, session_needs, (opipe_session *handle, const char *name, uint32_t
       opipe_error *err),
       (self, name, out_needed, err))
 ENTRY(SESSION, session_follow, (opipe_session *handle, opipe_error *err), (self, err))
+ENTRY(SESSION, session_generate, (opipe_session *handle, const opipe_generate_params *params,
+      opipe_sequence **out_sequence, opipe_error *err),
+      (self, params, out_sequence, err))
+ENTRY(SESSION, session_generation, (opipe_session *handle, opipe_generation_info *io_info,
+      opipe_error *err),
+      (self, io_info, err))
+ENTRY(SEQUENCE, sequence_append, (opipe_sequence *handle, const opipe_generate_params *params,
+      opipe_error *err),
+      (self, params, err))
+ENTRY(SEQUENCE, sequence_fork, (opipe_sequence *handle, const uint64_t *seed, void *ctx,
+      opipe_sequence **out_sequence, opipe_error *err),
+      (self, seed, ctx, out_sequence, err))
+ENTRY(SEQUENCE, sequence_truncate, (opipe_sequence *handle, uint32_t n_ids, opipe_error *err),
+      (self, n_ids, err))
+ENTRY(SEQUENCE, sequence_draft, (opipe_sequence *handle, const uint32_t *ids, uint32_t n_ids,
+      opipe_error *err),
+      (self, ids, n_ids, err))
+ENTRY(SEQUENCE, sequence_cancel, (opipe_sequence *handle, opipe_error *err), (self, err))
+ENTRY(SEQUENCE, sequence_wait, (opipe_sequence *handle, uint32_t n_tokens, uint64_t timeout_ns,
+      opipe_error *err),
+      (self, n_tokens, timeout_ns, err))
+ENTRY(SEQUENCE, sequence_info, (opipe_sequence *handle, opipe_sequence_info *io_info,
+      opipe_error *err),
+      (self, io_info, err))
+ENTRY(SEQUENCE, sequence_ids, (opipe_sequence *handle, uint32_t first, uint32_t n_ids,
+      uint32_t *out_ids, opipe_error *err),
+      (self, first, n_ids, out_ids, err))
+ENTRY_END(SEQUENCE, sequence_release, opipe_sequence)
+ENTRY_SINK(CONTEXT, genai_describe, (opipe_context *handle, const void *text, uint64_t n_bytes,
+      const char *name, opipe_write_fn write, void *ctx, opipe_error *err),
+      (self, text, n_bytes, name, SINK, err))
 /* clang-format on */
 
 static const opipe_api api = {
@@ -495,6 +530,18 @@ static const opipe_api api = {
     .plan_share = plan_share,
     .session_needs = session_needs,
     .session_follow = session_follow,
+    .session_generate = session_generate,
+    .session_generation = session_generation,
+    .sequence_append = sequence_append,
+    .sequence_fork = sequence_fork,
+    .sequence_truncate = sequence_truncate,
+    .sequence_draft = sequence_draft,
+    .sequence_cancel = sequence_cancel,
+    .sequence_wait = sequence_wait,
+    .sequence_info = sequence_info,
+    .sequence_ids = sequence_ids,
+    .sequence_release = sequence_release,
+    .genai_describe = genai_describe,
 };
 
 OPIPE_EXPORT opipe_status opipe_get_api(const opipe_view *view, const opipe_api **out_api,

@@ -95,6 +95,17 @@ typedef struct cli_team_options {
   bool numbered[64]; /* the device's option says which of its kind */
 } cli_team_options;
 
+/* Options of generate. */
+enum { CLI_DRAFTS_NONE = 0, CLI_DRAFTS_NGRAM = 1 };
+typedef struct cli_generate_options {
+  cli_list prompts, ids;
+  const char *requests, *stop, *sampling;
+  double temperature, top_p, min_p;
+  uint32_t top_k, max_tokens;
+  uint32_t drafts;              /* CLI_DRAFTS_* */
+  opipe_generation_params plan; /* struct_size 0: another command */
+} cli_generate_options;
+
 typedef struct cli_options {
   uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
@@ -114,7 +125,7 @@ typedef struct cli_options {
   cli_costs stage_costs; /* costs.struct_size 0: not given */
   uint64_t memory_bytes;
   cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, says_seed, ignore_annotations, improve;
+  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations, improve;
   double dropout_ratio;
   uint32_t noise; /* OPIPE_BIND_NOISE */
   uint32_t load_flags;
@@ -137,6 +148,7 @@ typedef struct cli_options {
   cli_play_options play;
   cli_planner_options planner;
   cli_launch_options launch;
+  cli_generate_options generate;
   struct {
     uint32_t n_candidates, n_runs;
   } tune;
@@ -477,6 +489,7 @@ int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
 int cli_launch(const cli_options *options);
 int cli_follow(const cli_options *options);
+int cli_generate(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */
@@ -487,6 +500,8 @@ int cli_write_outputs(const char *directory, const cli_result *result);
 int cli_compare_with_reference(const cli_options *options, const cli_session *s,
                                const cli_tensor *inputs, uint32_t n_inputs, int status,
                                const cli_result *result, const cli_json *json);
+/* Prints the plan, or begins the JSON document with it. run.c */
+int cli_show_plan(const cli_session *s, const cli_json *json);
 /* Prints the outputs (as text only if `shows`) and the timing. */
 int cli_print_result(const cli_session *s, const cli_result *result, const cli_timing *timing,
                      bool shows, const cli_json *json);

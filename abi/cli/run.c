@@ -204,7 +204,7 @@ static int check_is_of_requests(const cli_options *o, const cli_session *s) {
   return CLI_FAILED;
 }
 
-static int show_plan(const cli_session *s, const cli_json *json) {
+int cli_show_plan(const cli_session *s, const cli_json *json) {
   opipe_error err = OPIPE_ERROR_INIT;
   const bool people = json->file == NULL;
   if (!people)
@@ -272,7 +272,7 @@ int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
   if (status == CLI_DONE)
     status = want_outputs(o, s, &how);
   if (status == CLI_DONE)
-    status = show_plan(s, json);
+    status = cli_show_plan(s, json);
   if (status == CLI_DONE)
     status = cli_stream(s, s->plan, &how, tensors, *io_n, out, timing);
   timing->of_nothing = status == CLI_DONE && cli_computes_nothing(s);

@@ -398,6 +398,11 @@ int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, ui
 
 /* ---- plans ---- */
 
+/* The model that plans are made of: for passes as it was loaded. */
+static opipe_model *planned_model(const cli_options *o, const cli_session *s) {
+  return o->generate.plan.struct_size != 0 ? s->file : s->bound;
+}
+
 static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan) {
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
@@ -405,7 +410,7 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   const int found = cli_file_read(o->plan_file, &json, &n);
   if (found != CLI_DONE)
     return found;
-  const opipe_status status = s->api->plan_read(s->bound, json, n, out_plan, &err);
+  const opipe_status status = s->api->plan_read(planned_model(o, s), json, n, out_plan, &err);
   free(json);
   return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
 }
@@ -452,7 +457,7 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   uint32_t n_devices = o->n_devices == 0 ? 1 : o->n_devices;
   devices[0] = (opipe_device_choice){.kind = "cpu"};
   memcpy(devices, o->devices, o->n_devices * sizeof(devices[0]));
-  (void)s->api->model_info(s->bound, &info, NULL);
+  (void)s->api->model_info(planned_model(o, s), &info, NULL);
   const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
   opipe_plan_params copies = {.replicas = 0};
   if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
@@ -505,12 +510,13 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .places = s->team == NULL ? NULL : s->places,
       .n_places = s->team == NULL ? 0 : s->n_places,
       .train = train,
+      .generation = o->generate.plan.struct_size == 0 ? NULL : &o->generate.plan,
       .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};
   const int described = o->cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);
   if (described != CLI_DONE)
     return described;
-  const opipe_status status = s->api->plan_make(s->bound, &params, out_plan, &err);
+  const opipe_status status = s->api->plan_make(planned_model(o, s), &params, out_plan, &err);
   free(cluster.data);
   if (status == OPIPE_OK)
     return CLI_DONE;

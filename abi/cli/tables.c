@@ -31,6 +31,7 @@ enum {
   TUNE,     /* tune */
   LAUNCH,   /* launch */
   FOLLOW,   /* follow */
+  GENERATE, /* generate */
   COMMON    /* every command */
 };
 
@@ -400,6 +401,57 @@ const cli_option cli_option_rows[] = {
     {FOLLOW, "allow-hardlinks", NULL, "external data may have several hard links",
      BITS(load_flags, OPIPE_LOAD_ALLOW_HARDLINKS)},
 
+    {GENERATE, "prompt", "TEXT|@FILE",
+     "a prompt as text, by the folder's tokenizer (repeatable); without any, JSON lines on "
+     "standard "
+     "input",
+     LIST(generate.prompts)},
+    {GENERATE, "ids", "ID,ID,...", "a prompt as token ids (repeatable)", LIST(generate.ids)},
+    {GENERATE, "requests", "FILE.jsonl",
+     "a request per line: \"ids\" or \"prompt\", \"at\" (seconds), \"salt\", and sampling",
+     TEXT(generate.requests)},
+    {GENERATE, "max-tokens", "N", "tokens of an answer (128)",
+     COUNT(generate.max_tokens, UINT32_MAX - 1)},
+    {GENERATE, "temperature", "T", "0: the likeliest token (0, or as the folder says)",
+     REAL(generate.temperature)},
+    {GENERATE, "top-k", "K", "of the K likeliest tokens; 0: of all (as the folder says)",
+     cli_take_within, AT(generate.top_k), 0, UINT32_MAX - 1, NULL},
+    {GENERATE, "top-p", "P", "of the fewest tokens with this share of the weight",
+     REAL(generate.top_p)},
+    {GENERATE, "min-p", "P", "of tokens with this share of the likeliest one's weight",
+     REAL(generate.min_p)},
+    {GENERATE, "seed", "N", "seed of sampling (0)", OWN(seed)},
+    {GENERATE, "stop", "ID[+ID...],...", "ids, or sequences of ids, that end an answer",
+     TEXT(generate.stop)},
+    {GENERATE, "sampling", "KEY=NUMBER,...",
+     "other rules: repetition_penalty, presence_penalty, frequency_penalty, min_tokens, n, "
+     "logprobs",
+     TEXT(generate.sampling)},
+    {GENERATE, "context", "N", "most tokens of a sequence (as the folder says; 1024)",
+     COUNT(generate.plan.context, UINT32_MAX - 1), .in_plan = true},
+    {GENERATE, "sequences", "N", "most sequences with keys and values at a time (16)",
+     COUNT(generate.plan.active, 1 << 16), .in_plan = true},
+    {GENERATE, "rows", "N", "most tokens of a pass (64)", COUNT(generate.plan.rows, 1 << 20),
+     .in_plan = true},
+    {GENERATE, "groups", "N", "most passes under way (as many as are fastest by simulation)",
+     COUNT(generate.plan.groups, 1 << 16), .in_plan = true},
+    {GENERATE, "page", "N", "tokens of a page of keys and values (64)",
+     COUNT(generate.plan.page, 1 << 20), .in_plan = true},
+    {GENERATE, "tokens", "N", "keys and values that are held (as many as the caps leave)",
+     NUMBER(generate.plan.n_tokens), .in_plan = true},
+    {GENERATE, "gap", "X",
+     "longest pass with slices of prompts, in passes without any; 0: no limit",
+     REAL(generate.plan.gap_passes), .in_plan = true},
+    {GENERATE, "drafts", "none|ngram", "ngram: guess tokens from repetitions, 8 at most (none)",
+     CHOICE(generate.drafts, "none|ngram")},
+    {GENERATE, "trace", "OUT.json|.svg|.html", "write the last pass, planned and measured",
+     TEXT(trace)},
+    {GENERATE, "reference", NULL,
+     "compare with the tokens of each request alone, by the plan's stages run one by one",
+     FLAG(reference)},
+    {GENERATE, "check-finite", NULL, "fail if a node's output is NaN or infinite",
+     FLAG(check_finite)},
+
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
      LIST(plugins)},
@@ -452,6 +504,12 @@ const cli_command cli_commands[] = {
      {PLAN, PLANNER, MODEL, RUN, TEAM, COMMON},
      .basics = "stages device schedule microbatches memory auto input output requests check bind "
                "json help"},
+    {"generate",
+     "generate tokens with a decoder, for many requests at once, as a pipeline",
+     "FOLDER|MODEL",
+     cli_generate,
+     {GENERATE, PLAN, MODEL, COMMON},
+     .basics = "prompt ids requests max-tokens temperature stages device memory json help"},
     {"train",
      "train a model as a pipeline on data from files",
      "MODEL",
@@ -545,6 +603,7 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [TUNE] = "Kernels",
                                      [LAUNCH] = "Processes",
                                      [FOLLOW] = "Following",
+                                     [GENERATE] = "Prompts, sampling, keys and values",
                                      [COMMON] = "Common"};
 
 /* True if it is the k-th word of "a b c". */

@@ -176,7 +176,6 @@ int cli_take_check(const cli_option *option, const char *value, cli_options *out
 }
 
 int cli_take_seed(const cli_option *option, const char *value, cli_options *out) {
-  out->says_seed = true;
   return cli_parse_u64(value, UINT64_MAX - 1, &out->seed)
              ? CLI_DONE
              : cli_usage("--%s %s: an integer from 0 to 2^64 - 2 is needed", option->name, value);

@@ -198,7 +198,7 @@ static int take_training(train_setup *t) {
     return cli_usage("--plan %s is a whole plan, which already settles --loss: it is not %s",
                      t->o.plan_file, t->o.t.loss);
   }
-  if (t->o.says_seed && t->o.seed != t->options.seed) {
+  if (cli_was_given(&t->o, "seed") && t->o.seed != t->options.seed) {
     return cli_usage(
         "--plan %s is a whole plan, which already settles --seed: it is %llu, not %llu",
         t->o.plan_file, (unsigned long long)t->options.seed, (unsigned long long)t->o.seed);

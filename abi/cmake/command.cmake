@@ -19,7 +19,7 @@ endif()
 # Completion and man pages: the command writes them from its own tables.
 if(OPI_HAVE_COMMAND AND NOT CMAKE_CROSSCOMPILING)
   set(share ${PROJECT_BINARY_DIR}/share)
-  set(pages inspect plan simulate profile tune run train launch follow plugins schedule)
+  set(pages inspect plan simulate profile tune run generate train launch follow plugins schedule)
   set(completions)
   foreach(shell bash zsh fish)
     add_custom_command(OUTPUT ${share}/completion/${shell}

@@ -67,8 +67,8 @@ typedef struct opi_row_wish {
 typedef struct opi_row_pages {
   const char *node; /* the attention's name in the whole graph */
   uint32_t in[2];   /* values of the graph: keys, values */
-  uint32_t out[2]; /* OPIPE_NONE: absent */
-  int64_t window; /* > 0: no later row reads keys so many tokens behind it; 0: all are read */
+  uint32_t out[2];  /* OPIPE_NONE: absent */
+  int64_t window;   /* > 0: no later row reads keys so many tokens behind it; 0: all are read */
 } opi_row_pages;
 
 typedef struct opi_row_graph {

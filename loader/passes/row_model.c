@@ -43,9 +43,8 @@ static opipe_status add_port(opi_row_model *m, const opi_graph *from, uint32_t v
     shape[d] = d == 0 && first != NULL ? -1 : x->shape[d];
   const char *name = opi_arena_strdup(g->arena, x->name);
   const char **names = OPI_ARENA_ARRAY(g->arena, const char *, (size_t)x->rank + 1);
-  *out = name == NULL || names == NULL
-             ? OPIPE_NONE
-             : opi_graph_add_value(g, name, x->dtype, shape, x->rank);
+  *out = name == NULL || names == NULL ? OPIPE_NONE
+                                       : opi_graph_add_value(g, name, x->dtype, shape, x->rank);
   if (*out == OPIPE_NONE)
     return opi_fail_nomem(err, sizeof *x, "a model of rows");
   names[0] = first;
@@ -168,8 +167,9 @@ static opipe_status find_rows(const opi_row_model *m, const opi_bind_options *op
   }
   if (*out_rows <= m->sizes.rows)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_LIMIT, "a pass of %" PRId64 " rows, the plan has %" PRId64 " at most",
-                  *out_rows, m->sizes.rows);
+  return opi_fail(err, OPIPE_E_LIMIT,
+                  "a pass of %" PRId64 " rows, the plan has %" PRId64 " at most", *out_rows,
+                  m->sizes.rows);
 }
 
 opipe_status opi_row_model_bind(opi_row_model *m, const opi_bind_options *options,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan of passes decides, and the predicted times of its passes. */
+/* Decisions of a plan of passes, and the predicted times of its passes. */
 #include "partition/file/generation.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ static void write_times(opi_text *t, const char *name, const double *ns, uint32_
 }
 
 void opi_json_write_generation(opi_text *t, const opi_plan *plan, bool decisions) {
-  const opi_generation *g = &plan->decided.generation;
+  const opi_generation *g = &plan->decided.binding.generation;
   const uint32_t n = opi_generation_classes(g);
   if (g->context == 0)
     return;
@@ -71,7 +71,7 @@ static opipe_status read_times(const json_t *object, const char *name, uint32_t 
 
 static opipe_status read_passes(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *object = json_object_get(root, "passes");
-  const uint32_t n = opi_generation_classes(&plan->decided.generation);
+  const uint32_t n = opi_generation_classes(&plan->decided.binding.generation);
   uint64_t rank = 0;
   plan->predicted.pages_rank = OPIPE_NONE;
   if (object == NULL)
@@ -87,7 +87,7 @@ static opipe_status read_passes(const json_t *root, opi_plan *plan, opipe_error 
 }
 
 opipe_status opi_json_read_generation(const json_t *root, opi_plan *plan, opipe_error *err) {
-  opi_generation *g = &plan->decided.generation;
+  opi_generation *g = &plan->decided.binding.generation;
   const json_t *object = json_object_get(root, "generation");
   const char *output = NULL;
   if (object == NULL)

@@ -14,11 +14,11 @@
 
 #include "partition/file/devices.h"
 #include "partition/file/file.h"
+#include "partition/file/generation.h"
 #include "partition/file/kernels.h"
 #include "partition/file/offload.h"
 #include "partition/file/outline.h"
 #include "partition/file/playlist.h"
-#include "partition/file/generation.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
 #include "partition/schedule/order.h"
@@ -461,7 +461,8 @@ static opipe_status read_actions(reader *r) {
 static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t rank) {
   opi_memory *m = &r->plan->predicted.memory[rank];
   const bool forward = !opi_plan_trains(&r->plan->decided),
-             stateless = r->plan->decided.n_states == 0 && r->plan->decided.generation.context == 0;
+             stateless =
+                 r->plan->decided.n_states == 0 && r->plan->decided.binding.generation.context == 0;
   const struct {
     const char *name;
     uint64_t *to;

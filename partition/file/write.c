@@ -6,10 +6,10 @@
 
 #include "partition/file/devices.h"
 #include "partition/file/file.h"
+#include "partition/file/generation.h"
 #include "partition/file/kernels.h"
 #include "partition/file/offload.h"
 #include "partition/file/playlist.h"
-#include "partition/file/generation.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
 #include "partition/schedule/compute_order.h"
@@ -184,7 +184,7 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
                       ", \"version_bytes\": %" PRIu64 ", \"stash_bytes\": %" PRIu64,
                       m->gradient_bytes, m->optimizer_bytes, m->version_bytes, m->stash_bytes);
     }
-    if (plan->decided.n_states != 0 || plan->decided.generation.context != 0) {
+    if (plan->decided.n_states != 0 || plan->decided.binding.generation.context != 0) {
       opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
                       m->state_bytes, m->stream_bytes);
     }

@@ -227,11 +227,12 @@ static void describe_states(opi_text *t, const opi_plan *plan) {
 }
 
 static void describe_passes(opi_text *t, const opi_plan *plan) {
-  const opi_generation *g = &plan->decided.generation;
+  const opi_generation *g = &plan->decided.binding.generation;
   if (g->context == 0)
     return;
   opi_text_printf(t,
-                  "generation: %" PRIu64 " tokens in %u pages of %u, context %u, %u sequences "
+                  "generation: %" PRIu64
+                  " tokens in %u pages of %u, context %u, %u sequences "
                   "active; passes of up to %u rows, %u in flight\n",
                   (uint64_t)g->n_pages * g->page, g->n_pages, g->page, g->context, g->active,
                   g->rows, g->groups);

@@ -100,3 +100,15 @@ opipe_status opi_devices_choose(const opi_plan_env *env, const opipe_plan_params
   *out_facts = c.facts;
   return OPIPE_OK;
 }
+
+bool opi_devices_alike(const opi_decision *plan, const opi_device_facts *facts, uint32_t one,
+                       uint32_t other) {
+  const opi_device_spec *a = &plan->devices[one], *b = &plan->devices[other];
+  const opi_device_facts *x = &facts[one], *y = &facts[other];
+  return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
+         (x->described || a->index == b->index) && a->threads == b->threads &&
+         x->described == y->described && x->flops == y->flops && x->fp64_flops == y->fp64_flops &&
+         x->fp16_flops == y->fp16_flops && x->bf16_flops == y->bf16_flops &&
+         x->bandwidth == y->bandwidth && x->launch_ns == y->launch_ns &&
+         x->max_threads == y->max_threads;
+}

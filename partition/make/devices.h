@@ -12,4 +12,8 @@ opipe_status opi_devices_choose(const opi_plan_env *env, const opipe_plan_params
                                 opi_plan *plan, opi_arena *scratch,
                                 const opi_device_facts **out_facts, opipe_error *err);
 
+/* True if every node costs the same on both ranks. facts [n_ranks]. */
+bool opi_devices_alike(const opi_decision *plan, const opi_device_facts *facts, uint32_t one,
+                       uint32_t other);
+
 #endif /* OPI_SEARCH_DEVICES_H */

@@ -3,8 +3,8 @@
  * memory against the caps, times. */
 #include <string.h>
 
-#include "partition/lists/playlist.h"
 #include "loader/passes/row_model.h"
+#include "partition/lists/playlist.h"
 #include "partition/make/making.h"
 #include "partition/make/tensor.h"
 #include "partition/make/work.h"
@@ -125,13 +125,14 @@ static opipe_status build_model(finish *f) {
 /* A plan of passes: models and lists of all classes of rows but the largest, which is f->model. */
 static opipe_status build_classes(finish *f, const uint32_t *alignment) {
   const opi_decision *plan = &f->plan->decided;
-  const uint32_t n = plan->generation.context == 0 ? 0 : opi_generation_classes(&plan->generation);
+  const uint32_t n =
+      plan->binding.generation.context == 0 ? 0 : opi_generation_classes(&plan->binding.generation);
   free_classes(f);
   for (uint32_t c = 0; c + 1 < n; ++c) {
     built_class *k = &f->classes[f->n_classes++];
     *k = (built_class){.given = *plan};
     k->given.binding.dims = k->dims;
-    opi_row_model_dims(f->plan->rows, opi_generation_rows(&plan->generation, c), k->dims);
+    opi_row_model_dims(f->plan->rows, opi_generation_rows(&plan->binding.generation, c), k->dims);
     const opi_cut_sources from = {.plan = &k->given,
                                   .times = &f->plan->predicted.times,
                                   .file = f->env->model,
@@ -139,8 +140,7 @@ static opipe_status build_classes(finish *f, const uint32_t *alignment) {
                                   .master = f->model->variants[0].slices[0].cut};
     OPI_TRY(opi_cut_model_build(&from, &k->model, f->err));
     OPI_TRY(opi_piece_plan_build(&k->given, k->model, f->err));
-    OPI_TRY(
-        opi_lists_build(k->model, alignment, false, plan->allocator, &k->lists, f->err));
+    OPI_TRY(opi_lists_build(k->model, alignment, false, plan->allocator, &k->lists, f->err));
     f->more[c] = (opi_memory_more){k->model, k->lists};
   }
   return OPIPE_OK;
@@ -250,8 +250,7 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
   }
   OPI_TRY(build_classes(f, alignment));
   return opi_memory_predict(&plan->decided, plan->predicted.n_streams, f->model, f->lists, f->more,
-                            f->n_classes,
-                            f->devices, 0, out_memory, f->sums, f->err);
+                            f->n_classes, f->devices, 0, out_memory, f->sums, f->err);
 }
 
 /* Stash bytes that one micro-batch leaves on the rank. */

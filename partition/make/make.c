@@ -35,9 +35,7 @@ typedef struct planner {
   opi_layout_wish wish;   /* replicas are set at the start, the rest by the layout */
   const opi_bound *bound; /* of the larger shape class */
   opi_bound *own_bound;   /* the same if bound here, else NULL */
-  opi_plan_env rows_env;  /* of a plan of passes, in place of the caller's */
-  opi_bind_options rows_bind;
-  opi_dim_binding rows_dims[OPI_ROW_DIMS];
+  opi_passes_env passes;  /* of a plan of passes */
   opi_training *training; /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
@@ -185,22 +183,10 @@ static opipe_status choose_link(planner *p) {
 
 /* ---- profiles ---- */
 
-/* True if every node costs the same on both ranks. */
-static bool same_device(const planner *p, uint32_t one, uint32_t other) {
-  const opi_device_spec *a = &p->plan->decided.devices[one], *b = &p->plan->decided.devices[other];
-  const opi_device_facts *x = &p->making.facts[one], *y = &p->making.facts[other];
-  return strcmp(a->kind, b->kind) == 0 && strcmp(a->options, b->options) == 0 &&
-         (x->described || a->index == b->index) && a->threads == b->threads &&
-         x->described == y->described && x->flops == y->flops && x->fp64_flops == y->fp64_flops &&
-         x->fp16_flops == y->fp16_flops && x->bf16_flops == y->bf16_flops &&
-         x->bandwidth == y->bandwidth && x->launch_ns == y->launch_ns &&
-         x->max_threads == y->max_threads;
-}
-
 static opipe_status profile_rank(planner *p, uint32_t rank) {
   const opi_device_spec *spec = &p->plan->decided.devices[rank];
   for (uint32_t r = 0; r < rank; ++r) {
-    if (!same_device(p, r, rank))
+    if (!opi_devices_alike(&p->plan->decided, p->making.facts, r, rank))
       continue;
     p->profiles[rank] = p->profiles[r];
     p->profile_owner[rank] = p->profile_owner[r];
@@ -367,26 +353,6 @@ static opipe_status name_nodes(planner *p) {
   return OPIPE_OK;
 }
 
-/* max(sum / stages, largest node), with each node on its fastest device, or divided by the largest
- * number of replicas that share a micro-batch. */
-static double lower_bound(const planner *p) {
-  const opi_decision *plan = &p->plan->decided;
-  double sum = 0, largest = 0;
-  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
-    double best = p->profiles[0]->node_ns[n];
-    for (uint32_t r = 1; r < plan->n_ranks; ++r) {
-      if (p->profiles[r]->node_ns[n] < best)
-        best = p->profiles[r]->node_ns[n];
-    }
-    sum += best;
-    if (best > largest)
-      largest = best;
-  }
-  sum /= plan->n_ranks / opi_plan_width(plan);
-  largest /= plan->shares == NULL ? 1 : plan->n_replicas;
-  return sum > largest ? sum : largest;
-}
-
 /* Exchanges the devices' decided options with those that were given. */
 static void swap_options(planner *p) {
   for (uint32_t r = 0; r < p->plan->decided.n_ranks; ++r) {
@@ -479,7 +445,7 @@ static opipe_status cut_once(planner *p) {
       .n_stages = plan->n_stages,
       .depth = opi_route_depth(plan),
       .link_ns_per_byte = plan->link.bytes_per_ns > 0 ? 1 / plan->link.bytes_per_ns : 0};
-  p->plan->predicted.bound_ns = lower_bound(p);
+  p->plan->predicted.bound_ns = opi_plan_lower_bound(&p->plan->decided, p->profiles);
   OPI_TRY(tie_nodes(p, &problem));
   if (p->env->stage_ends != NULL) {
     OPI_TRY(opi_cut_behind(p->bound->graph, p->env->stage_ends, plan->n_stages, plan->stage_of_node,
@@ -555,64 +521,33 @@ static opipe_status cut(planner *p) {
                   (unsigned long long)enough);
 }
 
-/* A plan of passes is one of the model's row form, bound for the most rows. */
+/* A plan of passes is one of the model's row form. */
 static opipe_status begin_passes(planner *p) {
-  OPI_TRY(opi_passes_begin(p->env, p->params, p->plan, p->err));
-  p->rows_env = *p->env;
-  p->rows_bind = *p->env->bind;
-  opi_row_model_dims(p->plan->rows, p->plan->rows->sizes.rows, p->rows_dims);
-  p->rows_bind.dims = p->rows_dims;
-  p->rows_bind.n_dims = OPI_ROW_DIMS;
-  p->rows_env.model = &p->plan->rows->model;
-  p->rows_env.bind = &p->rows_bind;
-  p->rows_env.bound = NULL;
-  p->env = p->making.env = &p->rows_env;
+  OPI_TRY(opi_passes_begin(p->env, p->params, p->spec != NULL, p->plan, p->err));
+  opi_passes_env_make(p->env, p->plan, &p->passes);
+  p->env = p->making.env = &p->passes.env;
   return OPIPE_OK;
 }
 
-static opipe_status cut_with(planner *p, uint32_t n_pages) {
-  opi_passes_set_pages(p->plan, p->own_bound, n_pages);
+static opipe_status cut_anew(void *ctx, opipe_error *err) {
+  planner *p = ctx;
+  opipe_error *kept = p->err;
+  p->err = err;
   p->plan->predicted.memory = NULL;
-  return cut(p);
+  const opipe_status status = cut(p);
+  p->err = kept;
+  return status;
 }
 
-/* Pages as asked for; or all that active sequences can use; or, where these do not fit, as many as
- * fit beside the cut that is found with one sequence's. */
-static opipe_status cut_for_pages(planner *p) {
-  enum { TRIES = 4 };
-  opi_plan *plan = p->plan;
-  const opi_generation *g = &plan->decided.generation;
-  const uint32_t least = (g->context - 1) / g->page + 1, asked = g->n_pages;
-  const uint64_t most = (uint64_t)least * g->active;
-  opipe_error own = OPIPE_ERROR_INIT;
-  opipe_error *err = p->err;
-  plan->predicted.pages_rank = OPIPE_NONE;
-  if (asked != 0)
-    return cut_with(p, asked);
-  p->err = &own;
-  opipe_status status = most > INT32_MAX ? OPIPE_E_LIMIT : cut_with(p, (uint32_t)most);
-  p->err = err;
-  if (status != OPIPE_E_LIMIT) {
-    if (status < 0 && err != NULL)
-      *err = own;
-    return status;
-  }
-  OPI_TRY(cut_with(p, least));
-  uint32_t n = opi_passes_room(plan, &plan->predicted.pages_rank);
-  n = n > most ? (uint32_t)most : n;
-  for (uint32_t i = 0; i < TRIES && n > least; ++i, --n) {
-    opi_passes_set_pages(plan, p->own_bound, n);
-    plan->decided.actions = NULL;
-    p->err = &own;
-    status = finish(p, &own);
-    p->err = err;
-    if (status != OPIPE_E_LIMIT) {
-      if (status < 0 && err != NULL)
-        *err = own;
-      return status;
-    }
-  }
-  return cut_with(p, least);
+static opipe_status finish_anew(void *ctx, opipe_error *err) {
+  planner *p = ctx;
+  p->plan->decided.actions = NULL;
+  return finish(p, err);
+}
+
+static opipe_status cut_passes(planner *p) {
+  const opi_passes_cutter cutter = {cut_anew, finish_anew, p};
+  return p->plan->rows == NULL ? cut(p) : opi_passes_cut(p->plan, p->own_bound, &cutter, p->err);
 }
 
 /* Ranks that share a cap get equal parts of what it leaves free. */
@@ -658,7 +593,7 @@ static opipe_status cut_for_any_kernels(planner *p) {
   if (status == OPIPE_OK)
     status = profile_ranks(p);
   if (status == OPIPE_OK)
-    status = p->plan->rows == NULL ? cut(p) : cut_for_pages(p);
+    status = cut_passes(p);
   if (status == OPIPE_OK)
     status = improve(p);
   if (status == OPIPE_OK && p->plan->rows != NULL)

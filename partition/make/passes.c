@@ -62,7 +62,7 @@ static int64_t wanted_rows(const opi_generation *g) {
 
 static opipe_status make_model(const opi_plan_env *env, const opi_bind_options *options,
                                opi_plan *plan, opipe_error *err) {
-  const opi_generation *g = &plan->decided.generation;
+  const opi_generation *g = &plan->decided.binding.generation;
   const opi_row_sizes sizes = {.context = g->context,
                                .page = g->page,
                                .pages = g->n_pages == 0 ? 1 : g->n_pages,
@@ -72,11 +72,15 @@ static opipe_status make_model(const opi_plan_env *env, const opi_bind_options *
   return opi_row_model_make(env->model, options, &sizes, g->output, &plan->rows, err);
 }
 
-opipe_status opi_passes_begin(const opi_plan_env *env, const opipe_plan_params *params,
+opipe_status opi_passes_begin(const opi_plan_env *env, const opipe_plan_params *params, bool trains,
                               opi_plan *plan, opipe_error *err) {
   const opipe_generation_params *asked = params->generation;
-  opi_generation *g = &plan->decided.generation;
+  opi_generation *g = &plan->decided.binding.generation;
   OPI_TRY(read_asked(asked, g, err));
+  if (trains) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "plan_make: generation is not combined with training");
+  }
   if (params->batch_dim != NULL) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "plan_make: generation: rows of all sequences are one batch; '%s' cannot be "
@@ -111,21 +115,20 @@ opipe_status opi_passes_open(const opi_plan_env *env, opi_plan *plan, opipe_erro
 }
 
 opipe_status opi_passes_check(const opi_decision *plan, opipe_error *err) {
-  const char *what = opi_plan_trains(plan)      ? "training"
-                     : plan->n_states != 0      ? "states of streams"
-                     : plan->n_microbatches > 1 ? "micro-batches"
-                     : plan->n_slices > 1       ? "token slices of requests"
+  const char *what = plan->n_states != 0                            ? "states of streams"
+                     : plan->n_microbatches > 1                     ? "micro-batches"
+                     : plan->n_slices > 1                           ? "token slices of requests"
                      : plan->n_replicas > 1 || plan->shares != NULL ? "replicas"
                      : opi_plan_width(plan) > 1                     ? "tensor groups"
                                                                     : NULL;
-  if (plan->generation.context == 0 || what == NULL)
+  if (plan->binding.generation.context == 0 || what == NULL)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED, "plan_make: generation is not combined with %s", what);
 }
 
 void opi_passes_set_pages(opi_plan *plan, opi_bound *bound, uint32_t n_pages) {
   opi_graph *g = bound->graph;
-  plan->decided.generation.n_pages = n_pages;
+  plan->decided.binding.generation.n_pages = n_pages;
   plan->rows->sizes.pages = n_pages;
   for (uint32_t v = 0; v < g->n_values; ++v) {
     opi_value *x = &g->values[v];
@@ -139,13 +142,12 @@ void opi_passes_set_pages(opi_plan *plan, opi_bound *bound, uint32_t n_pages) {
 /* Pages that fit in `most` bytes with all ranks that share them with `rank`. */
 static uint64_t room_in(const opi_plan *plan, uint32_t rank, uint64_t most, bool capped) {
   const opi_decision *d = &plan->decided;
-  const uint64_t n = d->generation.n_pages;
+  const uint64_t n = d->binding.generation.n_pages;
   uint64_t sum = 0, page = 0;
   for (uint32_t r = 0; r < d->n_ranks; ++r) {
     const opi_memory *m = &plan->predicted.memory[r];
-    const bool together = capped
-                              ? opi_cap_holder(d->devices, r) == opi_cap_holder(d->devices, rank)
-                              : opi_is_one_device(&d->devices[r], &d->devices[rank]);
+    const bool together = capped ? opi_cap_holder(d->devices, r) == opi_cap_holder(d->devices, rank)
+                                 : opi_is_one_device(&d->devices[r], &d->devices[rank]);
     if (!together)
       continue;
     sum += m->total_bytes;
@@ -161,12 +163,96 @@ uint32_t opi_passes_room(const opi_plan *plan, uint32_t *out_rank) {
     const opi_memory *m = &plan->predicted.memory[r];
     const bool capped = m->cap_bytes != UINT64_MAX;
     const uint64_t most = capped ? m->cap_bytes : m->device_bytes;
-    const uint64_t room = most == 0 || m->state_bytes == 0 ? UINT64_MAX
-                                                           : room_in(plan, r, most, capped);
+    const uint64_t room =
+        most == 0 || m->state_bytes == 0 ? UINT64_MAX : room_in(plan, r, most, capped);
     if (room >= least)
       continue;
     least = room;
     *out_rank = r;
   }
   return least < INT32_MAX ? (uint32_t)least : (uint32_t)INT32_MAX;
+}
+
+/* As many pages as fit beside the cut at hand, which was made with `least`. */
+static opipe_status fill_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
+                             uint32_t most, uint32_t *out_n, opipe_error *err) {
+  enum { TRIES = 4 };
+  const uint32_t least = plan->decided.binding.generation.n_pages;
+  opipe_status status = OPIPE_E_LIMIT;
+  opipe_error own = OPIPE_ERROR_INIT;
+  uint32_t n = opi_passes_room(plan, &plan->predicted.pages_rank);
+  n = n > most ? most : n;
+  for (uint32_t i = 0; i < TRIES && n > least && status == OPIPE_E_LIMIT; ++i) {
+    opi_passes_set_pages(plan, bound, n);
+    status = cutter->finish(cutter->ctx, &own);
+    n -= status == OPIPE_E_LIMIT;
+  }
+  *out_n = status == OPIPE_OK ? n : least;
+  return status == OPIPE_OK || status == OPIPE_E_LIMIT ? OPIPE_OK
+                                                       : opi_fail(err, status, "%s", own.message);
+}
+
+/* Another cut may leave room for more than `fits`, and fewer than `most`, which do not fit. */
+static opipe_status search_pages(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
+                                 uint32_t least, uint32_t fits, uint32_t most, opipe_error *err) {
+  enum { TRIES = 8 };
+  uint32_t made = 0; /* the last cut's */
+  for (uint32_t i = 0; i < TRIES && most - fits > 1; ++i) {
+    opipe_error own = OPIPE_ERROR_INIT;
+    const uint32_t n = fits + (most - fits) / 2;
+    opi_passes_set_pages(plan, bound, n);
+    const opipe_status status = cutter->cut(cutter->ctx, &own);
+    if (status < 0 && status != OPIPE_E_LIMIT)
+      return opi_fail(err, status, "%s", own.message);
+    made = status == OPIPE_OK ? n : 0;
+    if (status == OPIPE_OK)
+      fits = n;
+    else
+      most = n;
+  }
+  if (made == fits)
+    return OPIPE_OK;
+  opi_passes_set_pages(plan, bound, fits);
+  const opipe_status status = cutter->cut(cutter->ctx, err);
+  if (status != OPIPE_E_LIMIT)
+    return status;
+  /* only the cut that was made with `least` has room for them */
+  opi_passes_set_pages(plan, bound, least);
+  OPI_TRY(cutter->cut(cutter->ctx, err));
+  opi_passes_set_pages(plan, bound, fits);
+  return cutter->finish(cutter->ctx, err);
+}
+
+opipe_status opi_passes_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
+                            opipe_error *err) {
+  const opi_generation *g = &plan->decided.binding.generation;
+  const uint32_t least = (g->context - 1) / g->page + 1, asked = g->n_pages;
+  const uint64_t all = (uint64_t)least * g->active;
+  const uint32_t most = all < INT32_MAX ? (uint32_t)all : (uint32_t)INT32_MAX;
+  opipe_error own = OPIPE_ERROR_INIT;
+  uint32_t fits = least;
+  plan->predicted.pages_rank = OPIPE_NONE;
+  opi_passes_set_pages(plan, bound, asked != 0 ? asked : most);
+  const opipe_status status = cutter->cut(cutter->ctx, &own);
+  if (status == OPIPE_OK)
+    return status;
+  if (status != OPIPE_E_LIMIT || asked != 0 || most == least)
+    return opi_fail(err, status, "%s", own.message);
+  opi_passes_set_pages(plan, bound, least);
+  OPI_TRY(cutter->cut(cutter->ctx, err));
+  OPI_TRY(fill_cut(plan, bound, cutter, most, &fits, err));
+  OPI_TRY(search_pages(plan, bound, cutter, least, fits, most, err));
+  (void)opi_passes_room(plan, &plan->predicted.pages_rank);
+  return OPIPE_OK;
+}
+
+void opi_passes_env_make(const opi_plan_env *env, const opi_plan *plan, opi_passes_env *out) {
+  out->env = *env;
+  out->bind = *env->bind;
+  opi_row_model_dims(plan->rows, plan->rows->sizes.rows, out->dims);
+  out->bind.dims = out->dims;
+  out->bind.n_dims = OPI_ROW_DIMS;
+  out->env.model = &plan->rows->model;
+  out->env.bind = &out->bind;
+  out->env.bound = NULL;
 }

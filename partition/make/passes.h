@@ -8,8 +8,15 @@
 
 /* Reads params->generation into the plan and finds the model's row form: plan->rows. n_pages 0: as
  * many as fit; groups 0: not chosen yet. Errors: INVALID by field and number; those of the form. */
-opipe_status opi_passes_begin(const opi_plan_env *env, const opipe_plan_params *params,
+opipe_status opi_passes_begin(const opi_plan_env *env, const opipe_plan_params *params, bool trains,
                               opi_plan *plan, opipe_error *err);
+/* The environment of the plan's rows, in place of the caller's; it must not move. */
+typedef struct opi_passes_env {
+  opi_plan_env env;
+  opi_bind_options bind;
+  opi_dim_binding dims[OPI_ROW_DIMS];
+} opi_passes_env;
+void opi_passes_env_make(const opi_plan_env *env, const opi_plan *plan, opi_passes_env *out);
 /* The same for a plan that was read. */
 opipe_status opi_passes_open(const opi_plan_env *env, opi_plan *plan, opipe_error *err);
 /* Errors: UNSUPPORTED, what plans of passes are not combined with. */
@@ -19,6 +26,16 @@ void opi_passes_set_pages(opi_plan *plan, opi_bound *bound, uint32_t n_pages);
 /* Pages that the caps, and devices' memory, leave room for beside everything else that was
  * predicted. *out_rank: has the least room; OPIPE_NONE: no limit is known. */
 uint32_t opi_passes_room(const opi_plan *plan, uint32_t *out_rank);
+/* How the planner finds a cut, and how it finishes the last one anew. Errors: LIMIT: caps. */
+typedef struct opi_passes_cutter {
+  opipe_status (*cut)(void *ctx, opipe_error *err);
+  opipe_status (*finish)(void *ctx, opipe_error *err);
+  void *ctx;
+} opi_passes_cutter;
+/* Cuts with the pages that were asked for; or with all that active sequences can use; or, where
+ * these do not fit, with as many as fit beside the cut that is found with one sequence's. */
+opipe_status opi_passes_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
+                            opipe_error *err);
 /* Times of every class of rows, and where they were not given, the passes in flight. env: of the
  * plan's rows. */
 opipe_status opi_passes_time(const opi_plan_env *env, opi_plan *plan, const opi_device_facts *facts,

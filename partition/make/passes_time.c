@@ -17,8 +17,13 @@ typedef struct timing {
   opipe_error *err;
 } timing;
 
-static bool reads_pages(const opi_node *node) {
-  return strcmp(node->op, "RowAttention") == 0 && strcmp(node->domain, "opipe") == 0;
+/* Does the node see keys of before? */
+static bool reads_pages(const opi_graph *g, const opi_node *node) {
+  bool reads = false;
+  for (uint32_t i = 0; i < node->n_in; ++i)
+    reads = reads ||
+            (node->in[i] != OPIPE_NONE && (g->values[node->in[i]].flags & OPI_VALUE_HELD) != 0);
+  return reads;
 }
 
 /* The graph's nodes on one rank's device: adds each stage's time to stage_ns; attention goes to
@@ -34,15 +39,15 @@ static opipe_status add_rank(timing *t, const opi_graph *g, const uint32_t *stag
     place.backend = &backend;
     OPI_TRY(opi_device_open(t->env, &plan->devices[rank], &backend, &place.device, t->err));
   }
-  const opipe_status status = opi_profile_make(g, &place, t->cost, plan->allocator, t->env->now_ns,
-                                               &profile, t->err);
+  const opipe_status status =
+      opi_profile_make(g, &place, t->cost, plan->allocator, t->env->now_ns, &profile, t->err);
   if (place.device != NULL)
     backend.table->device_close(place.device);
   OPI_TRY(status);
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
-    if (opi_plan_rank(plan, stage[n], 0) != rank)
+    if (plan->instance_rank[stage[n] * plan->n_replicas] != rank)
       continue;
-    if (reads_pages(&g->nodes[n]))
+    if (reads_pages(g, &g->nodes[n]))
       *io_attention_ns += profile->node_ns[n];
     else
       stage_ns[stage[n]] += profile->node_ns[n];
@@ -53,7 +58,7 @@ static opipe_status add_rank(timing *t, const opi_graph *g, const uint32_t *stag
 
 static opipe_status time_graph(timing *t, uint32_t c, const opi_bound *bound) {
   const opi_decision *plan = &t->plan->decided;
-  const opi_generation *g = &plan->generation;
+  const opi_generation *g = &plan->binding.generation;
   opi_prediction *out = &t->plan->predicted;
   const double rows = opi_generation_rows(g, c);
   uint32_t *stage = OPI_ARENA_ARRAY(&t->scratch, uint32_t, bound->graph->n_nodes);
@@ -82,7 +87,7 @@ static opipe_status time_class(timing *t, uint32_t c) {
   opi_decision given = t->plan->decided;
   opi_dim_binding dims[OPI_ROW_DIMS];
   opi_bound *bound = NULL;
-  opi_row_model_dims(t->plan->rows, opi_generation_rows(&given.generation, c), dims);
+  opi_row_model_dims(t->plan->rows, opi_generation_rows(&given.binding.generation, c), dims);
   given.binding.dims = dims;
   given.binding.n_dims = OPI_ROW_DIMS;
   OPI_TRY(opi_plan_bind(&given, t->env->model, t->env->bind, 0, &bound, t->err));
@@ -94,7 +99,7 @@ static opipe_status time_class(timing *t, uint32_t c) {
 /* The number of passes in flight under which a row of every active sequence is soonest done: passes
  * follow each other at the longest stage's pace, and a sequence's next pass follows its last. */
 static uint32_t choose_groups(const opi_plan *plan) {
-  const opi_generation *g = &plan->decided.generation;
+  const opi_generation *g = &plan->decided.binding.generation;
   double least = 0;
   uint32_t best = 0;
   for (uint32_t n = 1; n <= g->active; ++n) {
@@ -117,10 +122,11 @@ opipe_status opi_passes_time(const opi_plan_env *env, opi_plan *plan, const opi_
   timing t = {.env = env, .plan = plan, .facts = facts, .cost = cost, .err = err};
   opipe_status status = OPIPE_OK;
   opi_arena_init(&t.scratch, plan->decided.allocator, 0);
-  for (uint32_t c = 0; c < opi_generation_classes(&plan->decided.generation) && status >= 0; ++c)
+  for (uint32_t c = 0; c < opi_generation_classes(&plan->decided.binding.generation) && status >= 0;
+       ++c)
     status = time_class(&t, c);
   opi_arena_release(&t.scratch);
-  if (status == OPIPE_OK && plan->decided.generation.groups == 0)
-    plan->decided.generation.groups = choose_groups(plan);
+  if (status == OPIPE_OK && plan->decided.binding.generation.groups == 0)
+    plan->decided.binding.generation.groups = choose_groups(plan);
   return status;
 }

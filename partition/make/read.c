@@ -14,7 +14,7 @@ static opipe_status read_parts(opi_reading *r, const opi_plan_env *env, opi_boun
   const opi_decision *plan = &r->plan->decided;
   OPI_TRY(opi_reading_beginning(r));
   opi_plan_env own = *env;
-  if (plan->generation.context != 0)
+  if (plan->binding.generation.context != 0)
     OPI_TRY(opi_passes_open(env, r->plan, r->err));
   own.model = opi_plan_model(r->plan, env->model);
   env = &own;

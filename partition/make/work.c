@@ -154,3 +154,20 @@ opipe_status opi_plan_count_few_bits(opi_plan *plan, const opi_cut_model *model,
   opi_arena_release(&scratch);
   return status;
 }
+
+double opi_plan_lower_bound(const opi_decision *plan, opi_profile *const *profiles) {
+  double sum = 0, largest = 0;
+  for (uint32_t n = 0; n < plan->n_nodes; ++n) {
+    double best = profiles[0]->node_ns[n];
+    for (uint32_t r = 1; r < plan->n_ranks; ++r) {
+      if (profiles[r]->node_ns[n] < best)
+        best = profiles[r]->node_ns[n];
+    }
+    sum += best;
+    if (best > largest)
+      largest = best;
+  }
+  sum /= plan->n_ranks / opi_plan_width(plan);
+  largest /= plan->shares == NULL ? 1 : plan->n_replicas;
+  return sum > largest ? sum : largest;
+}

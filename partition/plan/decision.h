@@ -37,13 +37,13 @@ typedef struct opi_state_pair {
 typedef struct opi_generation {
   uint32_t context; /* most tokens of a sequence; 0: the plan is not one of passes */
   uint32_t page, n_pages;
-  uint32_t rows;        /* most of a pass */
-  uint32_t active;      /* most sequences with pages */
-  uint32_t groups;      /* passes in flight */
-  uint32_t draft;       /* most drafted ids of a sequence */
-  double gap;           /* longest pass with slices of prompts, in passes of `active` rows; or */
-  double gap_ms;        /* in milliseconds; both 0: no limit */
-  const char *output;   /* logits, in the model's file */
+  uint32_t rows;      /* most of a pass */
+  uint32_t active;    /* most sequences with pages */
+  uint32_t groups;    /* passes in flight */
+  uint32_t draft;     /* most drafted ids of a sequence */
+  double gap;         /* longest pass with slices of prompts, in passes of `active` rows; or */
+  double gap_ms;      /* in milliseconds; both 0: no limit */
+  const char *output; /* logits, in the model's file */
 } opi_generation;
 enum { OPI_GENERATION_CLASSES = 32 };
 static inline uint32_t opi_generation_classes(const opi_generation *g) {
@@ -74,6 +74,7 @@ typedef struct opi_plan_binding {
   int64_t batch_rows;          /* rows of a whole request; 0: no batch_dim */
   const opi_known_axis *batch; /* how the batch runs through the model (opi_batch_prove); NULL: not
                                   proven. Derived from the model */
+  opi_generation generation;   /* a plan of passes: dims are those of its rows */
 } opi_plan_binding;
 
 typedef struct opi_decision {
@@ -82,7 +83,6 @@ typedef struct opi_decision {
                               weight values */
   opi_plan_binding binding;
   const opi_train_spec *train; /* NULL: a forward plan */
-  opi_generation generation;
   opi_state_pair *states;      /* [n_states] forward plans; each stream has two buffers of each */
   uint32_t n_states;
   uint32_t n_microbatches; /* per request or mini-batch, over all replicas */

@@ -114,7 +114,7 @@ typedef struct opi_prediction {
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
   opi_whole_told *mixed;  /* [n_mixed] nodes and outputs that rows are gathered for */
   uint32_t n_whole, n_mixed, n_divided;
-  /* Of a plan of passes. A pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
+  /* Plans of passes: a pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
    * without keys; keys take key_ns for each that each row sees. */
   double pass_ns[32], stage_ns[32], key_ns;
   uint32_t pages_rank; /* leaves least room for pages; OPIPE_NONE: the pages were given */

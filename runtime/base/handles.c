@@ -36,7 +36,8 @@ static const struct {
     [OPI_HANDLE_STATE] = {"state", "a state", "closed, or its session,"},
     [OPI_HANDLE_PROFILE] = {"profile", "a profile", "destroyed"},
     [OPI_HANDLE_STRATEGY] = {"strategy", "a strategy", "destroyed"},
-    [OPI_HANDLE_TEAM] = {"team", "a team", "closed"}};
+    [OPI_HANDLE_TEAM] = {"team", "a team", "closed"},
+    [OPI_HANDLE_SEQUENCE] = {"sequence", "a sequence", "released, or its session closed,"}};
 
 /* ---- slots ---- */
 

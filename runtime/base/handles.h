@@ -33,7 +33,8 @@ enum {
   OPI_HANDLE_PROFILE = 8,
   OPI_HANDLE_STRATEGY = 9,
   OPI_HANDLE_TEAM = 10,
-  OPI_HANDLE_KINDS = 11
+  OPI_HANDLE_SEQUENCE = 11,
+  OPI_HANDLE_KINDS = 12
 };
 enum { OPI_SLOTS = 1024 /* of one chunk of the table */ };
 

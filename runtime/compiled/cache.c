@@ -201,13 +201,14 @@ static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows
 
 /* Once all shapes of a plan of passes are there, a request of another is refused. */
 static opipe_status check_fixed(const opi_setup *s, const opi_request *request, opipe_error *err) {
-  const opi_generation *g = &s->plan->decided.generation;
+  const opi_generation *g = &s->plan->decided.binding.generation;
   if (!s->shapes->fixed)
     return OPIPE_OK;
-  return opi_fail(err, OPIPE_E_INVALID,
-                  "a pass of %lld rows: the plan has classes of 1, 2, 4 ... %u rows, each with wanted "
-                  "rows, sequences and copies of its own",
-                  (long long)request->feeds[0].shape[0], g->rows);
+  return opi_fail(
+      err, OPIPE_E_INVALID,
+      "a pass of %lld rows: the plan has classes of 1, 2, 4 ... %u rows, each with wanted "
+      "rows, sequences and copies of its own",
+      (long long)request->feeds[0].shape[0], g->rows);
 }
 
 static opipe_status shape_get(opi_setup *s, const opi_request *request, int64_t rows,
@@ -258,7 +259,8 @@ opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err) {
 static opipe_status open_class(opi_setup *s, uint32_t c, opi_request *pass, opipe_error *err) {
   opi_dim_binding dims[OPI_ROW_DIMS];
   opi_shape *shape = NULL;
-  opi_row_model_dims(s->plan->rows, opi_generation_rows(&s->plan->decided.generation, c), dims);
+  opi_row_model_dims(s->plan->rows, opi_generation_rows(&s->plan->decided.binding.generation, c),
+                     dims);
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     const opi_value *value = s->inputs[i].value;
     for (int32_t d = 0; d < value->rank; ++d) {
@@ -282,7 +284,8 @@ opipe_status opi_shapes_open_all(opi_shapes *shapes, opipe_error *err) {
   pass.feeds = OPI_ARENA_ARRAY(&scratch, opi_feed, s->n_inputs);
   if (pass.feeds == NULL)
     status = opi_fail_nomem(err, s->n_inputs * sizeof *pass.feeds, "passes");
-  for (uint32_t c = 0; c < opi_generation_classes(&s->plan->decided.generation) && status >= 0; ++c)
+  for (uint32_t c = 0;
+       c < opi_generation_classes(&s->plan->decided.binding.generation) && status >= 0; ++c)
     status = open_class(s, c, &pass, err);
   opi_arena_release(&scratch);
   shapes->fixed = status == OPIPE_OK;

@@ -101,8 +101,8 @@ static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
   only at;
   const bool lies = cell->held                         ? false
                     : cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
-                    : cell->source == OPI_CELL_MADE  ? find_made(request, index, m, &item, &at)
-                                                     : false;
+                    : cell->source == OPI_CELL_MADE    ? find_made(request, index, m, &item, &at)
+                                                       : false;
   if (!lies || rank->setup == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)
     return false;
   const opi_import *memory = opi_lent_at(request, rank->place, item)->memory;

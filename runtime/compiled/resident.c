@@ -23,7 +23,8 @@ static opipe_status take(opi_compiled *t, opipe_error *err) {
   const opi_cut *cut = t->model->cuts[0];
   const opi_piece_plan *pieces = t->pieces;
   uint64_t *bytes = OPI_ARENA_ARRAY(&t->arena, uint64_t, s->plan->decided.n_ranks);
-  shapes->residents = OPI_ARENA_ARRAY(&s->arena, opi_resident, (size_t)cut->n_cells * pieces->n_replicas);
+  shapes->residents =
+      OPI_ARENA_ARRAY(&s->arena, opi_resident, (size_t)cut->n_cells * pieces->n_replicas);
   shapes->resident_blocks = OPI_ARENA_ARRAY(&s->arena, opi_block, s->plan->decided.n_ranks);
   if (bytes == NULL || shapes->residents == NULL || shapes->resident_blocks == NULL)
     return opi_fail_nomem(err, cut->n_cells * sizeof *shapes->residents, "pages");
@@ -35,11 +36,11 @@ static opipe_status take(opi_compiled *t, opipe_error *err) {
         continue;
       const uint64_t align = s->plan->decided.devices[rank].alignment;
       shapes->residents[shapes->n_residents++] = (opi_resident){.name = cell->name,
-                                                  .stage = cell->stage,
-                                                  .replica = k,
-                                                  .rank = rank,
-                                                  .offset_bytes = bytes[rank],
-                                                  .n_bytes = cell->n_bytes};
+                                                                .stage = cell->stage,
+                                                                .replica = k,
+                                                                .rank = rank,
+                                                                .offset_bytes = bytes[rank],
+                                                                .n_bytes = cell->n_bytes};
       bytes[rank] += opi_align_up(cell->n_bytes, align == 0 ? 1 : align);
     }
   }

@@ -18,7 +18,7 @@
 #ifndef OPI_GENERATE_PAGES_H
 #define OPI_GENERATE_PAGES_H
 
-#include "runtime/generate/generate.h"
+#include "runtime/generate/rules.h"
 
 #define OPI_NO_PAGE UINT32_MAX
 #define OPI_NO_SEQUENCE UINT32_MAX

@@ -6,7 +6,7 @@
 #ifndef OPI_GENERATE_SAMPLE_H
 #define OPI_GENERATE_SAMPLE_H
 
-#include "runtime/generate/generate.h"
+#include "runtime/generate/rules.h"
 
 /* Room for the work on a row of n_vocab logits. One thread at a time. */
 typedef struct opi_sampler opi_sampler;

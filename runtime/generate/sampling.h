@@ -4,7 +4,7 @@
 #define OPI_GENERATE_SAMPLING_H
 
 #include "loader/base/json.h"
-#include "runtime/generate/generate.h"
+#include "runtime/generate/rules.h"
 
 enum { OPI_VALUE_ROOM = 128 };
 /* A value as JSON text for a message, cut to fit. Returns `text`. */

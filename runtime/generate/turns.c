@@ -91,6 +91,11 @@ opi_turns_counts opi_turns_count(const opi_turns *turns) {
   return turns->counts;
 }
 
+opi_turn_info opi_turns_info(const opi_turns *turns, uint32_t sequence) {
+  const opi_turn *turn = &turns->turns[sequence];
+  return (opi_turn_info){turn->branch, turn->record.n_drafted, turn->record.n_accepted};
+}
+
 /* ---- asking ---- */
 
 static void copy_sampling(opi_turn *turn, const opi_sampling *sampling) {

@@ -88,4 +88,10 @@ typedef struct opi_turns_counts {
 } opi_turns_counts;
 opi_turns_counts opi_turns_count(const opi_turns *turns);
 
+typedef struct opi_turn_info {
+  uint32_t branch;
+  uint64_t n_drafted, n_accepted; /* ids, of all turns of the sequence */
+} opi_turn_info;
+opi_turn_info opi_turns_info(const opi_turns *turns, uint32_t sequence);
+
 #endif /* OPI_GENERATE_TURNS_H */

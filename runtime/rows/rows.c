@@ -29,7 +29,7 @@ typedef struct rows {
 } rows;
 
 static const opi_generation *decided(const rows *r) {
-  return &r->session->setup->plan->decided.generation;
+  return &r->session->setup->plan->decided.binding.generation;
 }
 
 /* ---- begin ---- */
@@ -67,9 +67,9 @@ static void pad(int64_t *to, uint64_t n, uint64_t room, int64_t with) {
 
 static void fill(const rows *r, const opi_pass_rows *pass, const opi_row_wish *wish, group *g) {
   const uint64_t n = pass->n_rows, room = r->table_room;
-  const uint64_t dims[INPUTS] = {(uint64_t)wish->rows,      (uint64_t)wish->rows,
-                                 (uint64_t)wish->rows,      (uint64_t)wish->sequences,
-                                 (uint64_t)wish->wanted,    (uint64_t)wish->copies};
+  const uint64_t dims[INPUTS] = {(uint64_t)wish->rows,   (uint64_t)wish->rows,
+                                 (uint64_t)wish->rows,   (uint64_t)wish->sequences,
+                                 (uint64_t)wish->wanted, (uint64_t)wish->copies};
   for (uint32_t i = 0; i < INPUTS; ++i)
     g->shape[i][0] = (int64_t)dims[i];
   memset(g->data[IDS], 0, dims[IDS] * sizeof(int64_t));
@@ -101,8 +101,10 @@ static opipe_status submit(const rows *r, group *g, opipe_error *err) {
         .shape = g->shape[i]};
     io[i] = (opipe_binding_io){.name = r->names[i], .tensor = tensor};
   }
-  const opipe_submit_params params = {
-      .struct_size = (uint32_t)sizeof params, .n_inputs = INPUTS, .io_stride = sizeof *io, .inputs = io};
+  const opipe_submit_params params = {.struct_size = (uint32_t)sizeof params,
+                                      .n_inputs = INPUTS,
+                                      .io_stride = sizeof *io,
+                                      .inputs = io};
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) {
     status = opi_session_submit(r->session, &params, &g->request, NULL, err);
@@ -118,7 +120,8 @@ static opipe_status begin(void *ctx, const opi_pass_rows *pass, opipe_error *err
   rows *r = ctx;
   opi_row_wish wish;
   if (r->n_flying == r->n_groups) {
-    return opi_fail(err, OPIPE_E_STATE, "pass %llu: %u are in flight, as many as the plan has groups",
+    return opi_fail(err, OPIPE_E_STATE,
+                    "pass %llu: %u are in flight, as many as the plan has groups",
                     (unsigned long long)pass->number, r->n_flying);
   }
   if (pass->table_room != r->table_room) {
@@ -141,8 +144,8 @@ static opipe_status end(void *ctx, uint64_t timeout_ns, void **out_logits, opipe
   if (r->n_flying == 0)
     return opi_fail(err, OPIPE_E_STATE, "no pass is in flight");
   opi_request *request = r->groups[r->first].request;
-  const opipe_status status = timeout_ns == 0 ? opi_request_poll(request, err)
-                                              : opi_request_wait(request, timeout_ns, err);
+  const opipe_status status =
+      timeout_ns == 0 ? opi_request_poll(request, err) : opi_request_wait(request, timeout_ns, err);
   if (status != OPIPE_OK)
     return status == OPIPE_E_TIMEOUT ? OPIPE_PENDING : status;
   OPI_TRY(opi_request_output(request, 0, &logits, err));
@@ -231,9 +234,8 @@ static void read_plan(const rows *r, opi_pass_facts *facts) {
 
 static opipe_status take_groups(rows *r, opipe_error *err) {
   const opi_row_wish most = opi_row_model_wish(r->model, decided(r)->rows);
-  const int64_t n[INPUTS] = {most.rows,      most.rows,
-                             most.rows,      most.sequences * r->table_room,
-                             most.wanted,    most.copies * 3};
+  const int64_t n[INPUTS] = {most.rows,   most.rows,      most.rows, most.sequences * r->table_room,
+                             most.wanted, most.copies * 3};
   r->groups = OPI_ARENA_ARRAY(&r->arena, group, r->n_groups);
   if (r->groups == NULL)
     return opi_fail_nomem(err, r->n_groups * sizeof(group), "passes");

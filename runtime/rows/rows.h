@@ -10,8 +10,8 @@
 #ifndef OPI_PASS_ROWS_H
 #define OPI_PASS_ROWS_H
 
-#include "runtime/generate/runner.h"
-#include "runtime/session/session.h"
+#include "runtime/generate/generate.h"
+#include "runtime/requests/requests.h"
 
 /* The session must outlive the runner. The pool's n_sequences is a proposal. Errors: STATE: the
  * plan is not one for generation; UNSUPPORTED, by name: a model with other inputs than ids, or

@@ -84,9 +84,9 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
   s->shapes->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
   if (s->shapes->n_places < PLACES_LEAST)
     s->shapes->n_places = PLACES_LEAST;
-  if (s->plan->decided.generation.context != 0) {
-    const uint32_t n = opi_generation_classes(&s->plan->decided.generation) + 1;
-    const uint32_t groups = s->plan->decided.generation.groups;
+  if (s->plan->decided.binding.generation.context != 0) {
+    const uint32_t n = opi_generation_classes(&s->plan->decided.binding.generation) + 1;
+    const uint32_t groups = s->plan->decided.binding.generation.groups;
     s->shapes->n_places = n > s->shapes->n_places ? n : s->shapes->n_places;
     s->max_in_flight = groups > s->max_in_flight ? groups : s->max_in_flight;
   }

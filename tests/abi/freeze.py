@@ -36,6 +36,7 @@ HEADERS = [
     "planning",
     "requests",
     "team",
+    "generate",
     "host",
 ]
 UNSETTLED = {"opipe_details", "opipe_host_pages", "opipe_schedule_cells"}  # of interfaces whose id ends in "/0"

@@ -7,11 +7,25 @@
 
 #include "tests/abi/host_kit.h"
 
-enum { CONTEXT, MODEL, PLAN, SESSION, REQUEST, ORDER, STATE, PROFILE, STRATEGY, TEAM, KINDS };
+enum {
+  CONTEXT,
+  MODEL,
+  PLAN,
+  SESSION,
+  REQUEST,
+  ORDER,
+  STATE,
+  PROFILE,
+  STRATEGY,
+  TEAM,
+  SEQUENCE,
+  KINDS
+};
 
 typedef struct bench {
   host_kit k;    /* for training */
   host_kit past; /* for inference, with a state */
+  host_kit generating;
   void *live[KINDS], *dead[KINDS];
 } bench;
 
@@ -61,6 +75,7 @@ static const opipe_train_options train_simple = {.struct_size = sizeof train_sim
                                                  .labels = "labels",
                                                  .optimizer = OPIPE_OPTIMIZER_SGD,
                                                  .lr = 0.01};
+static const opipe_generate_params generate_nothing = {.struct_size = sizeof generate_nothing};
 static const opipe_train_clock clock_zero = {.struct_size = sizeof clock_zero, .loss_scale = 1};
 
 ENDS(context_destroy)
@@ -155,6 +170,18 @@ CALL(plan_share, , opipe_share_params give = opipe_share_params_init(); give.tea
      return status;)
 CALL(session_needs, , uint32_t needed = 0; return api->session_needs(h, "input_ids", &needed, err);)
 CALL(session_follow, , return api->session_follow(h, err);)
+MAKES(session_generate, opipe_sequence, &generate_nothing, )
+INFO(session_generation, opipe_generation_info, )
+CALL(sequence_append, , return api->sequence_append(h, &generate_nothing, err);)
+MAKES(sequence_fork, opipe_sequence, NULL, NULL, )
+CALL(sequence_truncate, , return api->sequence_truncate(h, 1, err);)
+CALL(sequence_draft, , return api->sequence_draft(h, NULL, 0, err);)
+CALL(sequence_cancel, , return api->sequence_cancel(h, err);)
+CALL(sequence_wait, , return api->sequence_wait(h, 1, 1000, err);)
+INFO(sequence_info, opipe_sequence_info, )
+CALL(sequence_ids, , uint32_t id = 0; return api->sequence_ids(h, 0, 1, &id, err);)
+ENDS(sequence_release)
+SINK(genai_describe, "", 0, NULL, )
 MAKES(model_build, opipe_model, &build_nothing, )
 CALL(model_write, , return api->model_write(h, "", err);)
 CALL(model_check_target, , return api->model_check_target(h, "", OPIPE_TARGET_OTHER, err);)
@@ -299,7 +326,19 @@ static const handle_call handle_calls[] = {
     ROW(team_step, TEAM),
     ROW(plan_share, MODEL),
     ROW(session_needs, SESSION),
-    ROW(session_follow, SESSION)};
+    ROW(session_follow, SESSION),
+    ROW(session_generate, SESSION),
+    ROW(session_generation, SESSION),
+    ROW(sequence_append, SEQUENCE),
+    ROW(sequence_fork, SEQUENCE),
+    ROW(sequence_truncate, SEQUENCE),
+    ROW(sequence_draft, SEQUENCE),
+    ROW(sequence_cancel, SEQUENCE),
+    ROW(sequence_wait, SEQUENCE),
+    ROW(sequence_info, SEQUENCE),
+    ROW(sequence_ids, SEQUENCE),
+    ROW_VOID(sequence_release, SEQUENCE),
+    ROW(genai_describe, CONTEXT)};
 enum { HANDLE_CALLS = sizeof handle_calls / sizeof handle_calls[0] };
 
 #endif /* TESTS_ABI_HANDLE_CALLS_H */

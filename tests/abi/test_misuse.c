@@ -121,6 +121,31 @@ static opipe_state *open_past(host_kit *k) {
   return state;
 }
 
+/* A session that generates, and a sequence of it. */
+static opipe_sequence *open_sequence(host_kit *k) {
+  static const uint32_t prompt[3] = {1, 2, 3};
+  const opipe_generate_params turn = {
+      .struct_size = sizeof turn, .ids = prompt, .n_ids = 3, .sampling = "max_tokens=2"};
+  opipe_sequence *sequence = NULL;
+  OPI_ASSERT_OK_FATAL(k->api->session_generate(k->session, &turn, &sequence, &k->err), &k->err);
+  OPI_ASSERT_OK(k->api->sequence_wait(sequence, UINT32_MAX, SOON, &k->err), &k->err);
+  return sequence;
+}
+
+static void open_generating(host_kit *k) {
+  const opipe_generation_params generation = {.struct_size = sizeof generation, .context = 64};
+  const opipe_plan_params params = {.struct_size = sizeof params, .generation = &generation};
+  const opipe_load_params load = {.struct_size = sizeof load,
+                                  .path = opi_test_source("tests/data/rows/grown/model.onnx")};
+  memset(k, 0, sizeof *k);
+  k->err = (opipe_error)OPIPE_ERROR_INIT;
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->context_create(&quiet, &k->context, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(k->api->plan_make(k->model, &params, &k->plan, &k->err), &k->err);
+  OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
+}
+
 /* A team of this process alone. */
 static opipe_team *open_team(host_kit *k) {
   opipe_team_params params = opipe_team_params_init();
@@ -144,9 +169,18 @@ static void bench_open(bench *b) {
   opipe_profile *profile = NULL;
   opipe_strategy *strategy = NULL;
   kit_strategy(k, &profile, &strategy);
-  void *const live[KINDS] = {
-      k->context,          k->bound, k->plan,  k->session,  train_step(k), order,
-      open_past(&b->past), profile,  strategy, open_team(k)};
+  open_generating(&b->generating);
+  void *const live[KINDS] = {k->context,
+                             k->bound,
+                             k->plan,
+                             k->session,
+                             train_step(k),
+                             order,
+                             open_past(&b->past),
+                             profile,
+                             strategy,
+                             open_team(k),
+                             open_sequence(&b->generating)};
   memcpy(b->live, live, sizeof live);
   opipe_context *second = NULL;
   opipe_model *bound = NULL;
@@ -163,8 +197,9 @@ static void bench_open(bench *b) {
   OPI_ASSERT_OK_FATAL(k->api->session_state_open(b->past.session, NULL, &state, &k->err), &k->err);
   kit_strategy(k, &profile, &strategy);
   opipe_team *team = open_team(k);
-  void *const dead[KINDS] = {second, bound, plan,    session,  train_step(k),
-                             order,  state, profile, strategy, team};
+  opipe_sequence *sequence = open_sequence(&b->generating);
+  void *const dead[KINDS] = {second, bound,   plan,     session, train_step(k), order,
+                             state,  profile, strategy, team,    sequence};
   memcpy(b->dead, dead, sizeof dead);
   k->api->context_destroy(second);
   k->api->model_destroy(bound);
@@ -176,6 +211,7 @@ static void bench_open(bench *b) {
   k->api->profile_destroy(profile);
   k->api->strategy_destroy(strategy);
   k->api->team_close(team);
+  k->api->sequence_release(sequence);
 }
 
 static void bench_close(bench *b) {
@@ -184,11 +220,12 @@ static void bench_close(bench *b) {
   b->k.api->team_close(b->live[TEAM]);
   b->k.api->request_release(b->live[REQUEST]);
   b->k.api->order_destroy(b->live[ORDER]);
+  kit_close(&b->generating);
   kit_close(&b->past);
   kit_close(&b->k);
 }
 
-enum { BAD_MOST = 32 };
+enum { BAD_MOST = 36 };
 
 /* Handles that row `c` must refuse; NULL is not among them. */
 static uint32_t bad_handles(const bench *b, const handle_call *c, void *block, void **out) {

@@ -15,7 +15,7 @@ from command import BUILD, DONE, SOURCE, USAGE, run
 from test_train_safety import wrong
 
 SHARE = os.path.join(BUILD, "share")
-COMMANDS = ["inspect", "plan", "simulate", "profile", "tune", "run", "train", "launch", "follow", "plugins", "schedule"]
+COMMANDS = ["inspect", "plan", "simulate", "profile", "tune", "run", "generate", "train", "launch", "follow", "plugins", "schedule"]
 
 
 def options(command):

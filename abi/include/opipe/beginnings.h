@@ -80,6 +80,10 @@ OPIPE_INIT_(opipe_team_params, )
 OPIPE_INIT_(opipe_team_info, )
 OPIPE_INIT_(opipe_gather_params, own.timeout_ns = UINT64_MAX;)
 OPIPE_INIT_(opipe_share_params, )
+OPIPE_INIT_(opipe_generate_params, )
+OPIPE_INIT_(opipe_generation_params, )
+OPIPE_INIT_(opipe_sequence_info, )
+OPIPE_INIT_(opipe_generation_info, )
 #endif
 #undef OPIPE_STRIDE_
 #undef OPIPE_INIT_

@@ -44,6 +44,7 @@
 #include <string.h>
 
 #include "build.h"
+#include "generate.h"
 #include "models.h"
 #include "planning.h"
 #include "requests.h"
@@ -590,6 +591,55 @@ typedef struct opipe_api {
    * too. Errors: INVALID: no such session; STATE: the session has failed, or what process 0 could
    * do failed here, which fails it; PEER: the team has failed; CANCELLED. [control] */
   opipe_status (*session_follow)(opipe_session *session, opipe_error *err);
+  /* -- generation (generate.h): sessions of plans with `generation`; [any-thread] --
+   * Opens a sequence and begins its first turn. Its callbacks may be called before this returns.
+   * Errors: INVALID: no ids, an id outside the vocabulary, sampling by key and value; LIMIT, with
+   * both numbers: the prompt and one more id exceed the context or all pages, or too many sequences
+   * are open; STATE: the plan has no generation. */
+  opipe_status (*session_generate)(opipe_session *session, const opipe_generate_params *params,
+                                   opipe_sequence **out_sequence, opipe_error *err);
+  opipe_status (*session_generation)(opipe_session *session, opipe_generation_info *io_info,
+                                     opipe_error *err);
+  /* A further turn of an idle sequence: params->ids go behind its ids, callbacks and deadline take
+   * the place of the earlier ones. Errors: as session_generate; STATE: a turn is under way. */
+  opipe_status (*sequence_append)(opipe_sequence *sequence, const opipe_generate_params *params,
+                                  opipe_error *err);
+  /* Opens another sequence with the same ids, turn and callbacks, which goes on by itself: with the
+   * next branch number (seed NULL), or as branch 0 of *seed. ctx: of its callbacks. Sleeps until no
+   * pass with the sequence is under way; threads=HOST: STATE while there is one. Errors: LIMIT. */
+  opipe_status (*sequence_fork)(opipe_sequence *sequence, const uint64_t *seed, void *ctx,
+                                opipe_sequence **out_sequence, opipe_error *err);
+  /* Leaves the first n_ids, at least 1, of an idle sequence. Errors: INVALID, with both numbers;
+   * STATE: a turn is under way. */
+  opipe_status (*sequence_truncate)(opipe_sequence *sequence, uint32_t n_ids, opipe_error *err);
+  /* Ids that may come next: one pass computes them all, and as many are kept as are the tokens that
+   * are sampled anyway. Counts once; a session whose plan has drafts makes its own otherwise.
+   * Errors: LIMIT: more than the plan's drafts; INVALID; STATE: its rows are under way. */
+  opipe_status (*sequence_draft)(opipe_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
+                                 opipe_error *err);
+  /* Ends the turn, if there is one; the ids so far stay. */
+  opipe_status (*sequence_cancel)(opipe_sequence *sequence, opipe_error *err);
+  /* Sleeps until the latest answer has n_tokens (UINT32_MAX: all), or the turn has ended. Errors:
+   * TIMEOUT after timeout_ns (UINT64_MAX: no limit), the turn goes on; if it ended with fewer
+   * tokens, how it failed, or CANCELLED. threads=HOST: other threads must drive meanwhile. */
+  opipe_status (*sequence_wait)(opipe_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
+                                opipe_error *err);
+  opipe_status (*sequence_info)(opipe_sequence *sequence, opipe_sequence_info *io_info,
+                                opipe_error *err);
+  /* Copies the ids from position `first` on to out_ids [n_ids]. Errors: INVALID: it has not that
+   * many. */
+  opipe_status (*sequence_ids)(opipe_sequence *sequence, uint32_t first, uint32_t n_ids,
+                               uint32_t *out_ids, opipe_error *err);
+  /* Ends its turn and gives its handle back; calls inside return. Accepts NULL. */
+  void (*sequence_release)(opipe_sequence *sequence);
+  /* Reads the text of a genai_config.json, of a folder of ONNX Runtime GenAI, and writes it as JSON
+   * with every default and every name by layer: "files" below the folder, "layers", "context",
+   * "vocab", "input_ids", ..., "past_keys", ..., and "sampling", which session_generate takes as it
+   * is. name: for messages; NULL: "genai_config.json". Errors: LIMIT: depth or size; INVALID names
+   * the member; UNSUPPORTED: another kind of model, or of search. [any-thread] */
+  opipe_status (*genai_describe)(opipe_context *context, const void *text, uint64_t n_bytes,
+                                 const char *name, opipe_write_fn write, void *ctx,
+                                 opipe_error *err);
 #endif
 } opipe_api;
 
@@ -618,7 +668,7 @@ static const opipe_struct_row opipe_rows_of_host[] OPIPE_UNUSED = {
     OPIPE_ROWS_TRAIN,    OPIPE_ROWS_STATE,
     OPIPE_ROWS_MODELS,   OPIPE_ROWS_BUILD,
     OPIPE_ROWS_SIMULATE, OPIPE_ROWS_PLANNING,
-    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST OPIPE_ROWS_TEAM};
+    OPIPE_ROWS_REQUESTS, OPIPE_ROWS_HOST OPIPE_ROWS_TEAM OPIPE_ROWS_GENERATE};
 static const opipe_view opipe_view_of_host OPIPE_UNUSED = {
     (uint32_t)sizeof(opipe_view),
     OPIPE_ABI_MAJOR,

@@ -8,7 +8,18 @@
 #include "../kernels/kernels.h"
 #include "loop.h"
 
-enum { IN_Q, IN_K, IN_V, IN_POSITION, IN_SEQUENCE, IN_TABLE, IN_KEYS, IN_VALUES, IN_SLOPES, IN_COPIES };
+enum {
+  IN_Q,
+  IN_K,
+  IN_V,
+  IN_POSITION,
+  IN_SEQUENCE,
+  IN_TABLE,
+  IN_KEYS,
+  IN_VALUES,
+  IN_SLOPES,
+  IN_COPIES
+};
 
 typedef struct row_plan {
   cpu_row_attention_args sizes; /* no pointers */

@@ -11,9 +11,9 @@ typedef struct shapes {
   int64_t copies[2];
 } shapes;
 
-static const shapes good = {{5, 32},       {5, 16},       {5, 12}, 5,           5,          {3, 7},
-                            {9, 2, 64, 8}, {9, 2, 64, 6}, 4,       OPIPE_FLOAT, OPIPE_INT64,
-                            OPIPE_INT64, {0, 3}};
+static const shapes good = {{5, 32},     {5, 16},       {5, 12},       5, 5,
+                            {3, 7},      {9, 2, 64, 8}, {9, 2, 64, 6}, 4, OPIPE_FLOAT,
+                            OPIPE_INT64, OPIPE_INT64,   {0, 3}};
 
 static opipe_status emit(const shapes *s, const opi_row_attention *how, opi_arena *arena,
                          opi_graph **out_graph, uint32_t *out, opipe_error *err) {
@@ -30,9 +30,8 @@ static opipe_status emit(const shapes *s, const opi_row_attention *how, opi_aren
       opi_b_borrow(&b, "keys", s->keys_type, s->keys, 4, NULL),
       opi_b_borrow(&b, "values", OPIPE_FLOAT, s->values, 4, NULL),
       s->slopes == 0 ? OPIPE_NONE : opi_b_borrow(&b, "slopes", OPIPE_FLOAT, &s->slopes, 1, NULL),
-      s->copies[0] == 0
-          ? OPIPE_NONE
-          : opi_b_borrow(&b, "copies", s->copies_type, s->copies, 2, NULL)};
+      s->copies[0] == 0 ? OPIPE_NONE
+                        : opi_b_borrow(&b, "copies", s->copies_type, s->copies, 2, NULL)};
   const opipe_status status = opi_row_attention_emit(&b, how, in, out, err);
   opi_b_close(&b);
   *out_graph = g;

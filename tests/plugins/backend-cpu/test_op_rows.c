@@ -256,6 +256,64 @@ static void test_mixes(void) {
   }
 }
 
+/* A page that is copied before a pass holds the same keys and values for another sequence: its next
+ * row has the bits of the first's, also where pages are written in place. */
+static void test_copies(void) {
+  enum { TOKENS = 70, PAGE = 128 };
+  static const form f = {16, 0, 0, false, NULL};
+  static int64_t copies[2 * 3];
+  opipe_error err = OPIPE_ERROR_INIT;
+  bt_graph g;
+  bt_run r;
+  open_device(NULL);
+  make_graph(&g, &f, PAGE);
+  const uint32_t c = bt_value(&g, OPIPE_VALUE_INPUT, OPIPE_INT64, copies, BT_SHAPE(2, 3));
+  opipe_node *node = &g.nodes[0];
+  uint32_t in[10];
+  memcpy(in, node->in, 8 * sizeof *in);
+  in[8] = OPIPE_NONE;
+  in[9] = c;
+  node->in = in;
+  node->n_in = 10;
+  memset(&now, 0, sizeof now);
+  for (size_t i = 0; i < COUNT(now.table); ++i)
+    now.table[i] = -1;
+  now.table[0] = 2;
+  now.table[CONTEXT / PAGE] = 5;
+  OPI_ASSERT_OK_FATAL(prepare(&g, &r, &err), &err);
+  for (int64_t t = 0; t < TOKENS; t += ROWS - 1) {
+    for (int64_t i = 0; i < ROWS; ++i) {
+      const bool is = i < ROWS - 1 && t + i < TOKENS;
+      now.sequence[i] = is ? 0 : -1;
+      now.position[i] = t + i;
+      memcpy(now.q + i * HEADS * DIM, sequences[3].q + i * 7, HEADS * DIM * sizeof(float));
+      memcpy(now.k + i * KV_HEADS * DIM, sequences[3].k + (t + i) * 5,
+             KV_HEADS * DIM * sizeof(float));
+      memcpy(now.v + i * KV_HEADS * 16, sequences[3].v + (t + i) * 3,
+             KV_HEADS * 16 * sizeof(float));
+    }
+    copies[0] = copies[3] = -1;
+    OPI_ASSERT_OK_FATAL(bt_step(backend.table, &g, &r, &err), &err);
+  }
+  for (int64_t i = 0; i < ROWS; ++i) { /* the same token for both, after a copy over two pages */
+    now.sequence[i] = i < 2 ? i : -1;
+    now.position[i] = TOKENS;
+    memcpy(now.q + i * HEADS * DIM, sequences[2].q, HEADS * DIM * sizeof(float));
+    memcpy(now.k + i * KV_HEADS * DIM, sequences[2].k, KV_HEADS * DIM * sizeof(float));
+    memcpy(now.v + i * KV_HEADS * 16, sequences[2].v, KV_HEADS * 16 * sizeof(float));
+  }
+  const int64_t two[6] = {2, 7, TOKENS, 7, 5, TOKENS};
+  memcpy(copies, two, sizeof copies);
+  OPI_ASSERT_OK_FATAL(bt_step(backend.table, &g, &r, &err), &err);
+  OPI_ASSERT(memcmp(now.y, now.y + HEADS * 16, HEADS * 16 * sizeof(float)) == 0);
+  OPI_ASSERT(now.y[0] != 0);
+  copies[1] = POOL / PAGE;
+  OPI_ASSERT(bt_step(backend.table, &g, &r, &err) == OPIPE_E_INVALID);
+  OPI_ASSERT(strstr(err.message, "copy 0 is of 70 tokens from page 2 to page 12") != NULL);
+  bt_release(backend.table, &r);
+  close_device();
+}
+
 /* One row of a pass, changed to what cannot be. */
 static void test_refusals(void) {
   static const form plain = {16, 0, 0, false, NULL};
@@ -287,4 +345,5 @@ static void test_refusals(void) {
   close_device();
 }
 
-OPI_TEST_MAIN("backend-cpu row attention", OPI_TEST(test_mixes), OPI_TEST(test_refusals))
+OPI_TEST_MAIN("backend-cpu row attention", OPI_TEST(test_mixes), OPI_TEST(test_copies),
+              OPI_TEST(test_refusals))

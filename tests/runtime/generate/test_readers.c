@@ -3,7 +3,7 @@
  * them are read whole; everything else is refused with the member, or the line, and the value. */
 #include <stdlib.h>
 
-#include "runtime/generate/generate.h"
+#include "runtime/generate/rules.h"
 #include "tests/support/support.h"
 
 typedef struct desk {

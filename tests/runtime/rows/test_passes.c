@@ -12,6 +12,7 @@
 
 #include "abi/api/api.h"
 #include "runtime/rows/rows.h"
+#include "runtime/session/session.h"
 #include "tests/support/support.h"
 
 enum { SEQUENCES = 6, CONTEXT = 72, ROWS = 64, VOCAB_MOST = 4096, GROUPS_MOST = 4 };
@@ -30,7 +31,7 @@ typedef struct rig {
 /* One way to run. */
 typedef struct way {
   const char *model, *transport;
-  uint32_t stages, groups, page, slice;
+  uint32_t stages, groups, page, slice, context;
 } way;
 
 typedef struct sequence {
@@ -41,14 +42,15 @@ typedef struct sequence {
 
 static sequence sequences[SEQUENCES];
 static char *alone[SEQUENCES];
-static const uint32_t lengths[SEQUENCES] = {CONTEXT, 1, 33, 64, 17, 2};
+static uint32_t lengths[SEQUENCES]; /* one as long as the context */
 
 static void open_model(rig *r, const char *name) {
   const char *paths[2] = {opi_test_build("lib/onnx-pipe"), NULL};
   char file[128], plugins[512];
   memset(r, 0, sizeof *r);
   r->err.struct_size = (uint32_t)sizeof r->err;
-  (void)snprintf(plugins, sizeof plugins, "%s", opi_test_build("tests/plugins"));
+  (void)snprintf(plugins, sizeof plugins, "%s",
+                 opi_test_build("tests/plugins/opipe-transport-strict.so"));
   paths[1] = plugins;
   const opipe_context_params context = {
       .struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags),
@@ -71,9 +73,10 @@ static void close_model(rig *r) {
 }
 
 static opipe_status make_plan(rig *r, const way *w, uint64_t memory_bytes, uint64_t n_tokens) {
-  const opipe_device_choice device = {.kind = "cpu", .memory_bytes = memory_bytes, .threads = 1};
+  const opipe_device_choice each = {.kind = "cpu", .memory_bytes = memory_bytes, .threads = 1};
+  const opipe_device_choice devices[4] = {each, each, each, each}; /* caps of their own */
   const opipe_generation_params generation = {.struct_size = (uint32_t)sizeof generation,
-                                              .context = CONTEXT,
+                                              .context = w->context,
                                               .n_tokens = n_tokens,
                                               .page = w->page,
                                               .rows = ROWS,
@@ -82,9 +85,9 @@ static opipe_status make_plan(rig *r, const way *w, uint64_t memory_bytes, uint6
                                               .draft = 10}; /* all rows may be wanted */
   const opipe_plan_params params = {.struct_size = (uint32_t)sizeof params,
                                     .n_stages = w->stages,
-                                    .devices = &device,
-                                    .n_devices = 1,
-                                    .devices_stride = sizeof device,
+                                    .devices = devices,
+                                    .n_devices = w->stages,
+                                    .devices_stride = sizeof each,
                                     .transport = w->transport,
                                     .generation = &generation};
   r->api->plan_destroy(r->plan);
@@ -94,8 +97,8 @@ static opipe_status make_plan(rig *r, const way *w, uint64_t memory_bytes, uint6
 
 static opi_session *inside(rig *r) {
   opi_entry in;
-  OPI_ASSERT_OK_FATAL(
-      opi_handle_enter(r->session, OPI_HANDLE_SESSION, "test", &in, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(opi_handle_enter(r->session, OPI_HANDLE_SESSION, "test", &in, &r->err),
+                      &r->err);
   opi_session *session = ((opi_session_object *)in.object)->session;
   opi_handle_leave(&in);
   return session;
@@ -104,8 +107,8 @@ static opi_session *inside(rig *r) {
 static void open_session(rig *r, uint32_t flags) {
   const opipe_session_params params = {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .flags = flags};
-  OPI_ASSERT_OK_FATAL(
-      r->api->session_open(r->context, r->plan, &params, &r->session, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(r->api->session_open(r->context, r->plan, &params, &r->session, &r->err),
+                      &r->err);
   OPI_ASSERT_OK_FATAL(opi_rows_open(inside(r), &r->runner, &r->facts, &r->err), &r->err);
 }
 
@@ -181,7 +184,7 @@ static void end_one(mix *m) {
 /* Slices of sequences that are not done, in any order; false: all are. A sequence may have rows in
  * several passes in flight: ranks compute passes in order. */
 static bool begin_one(mix *m) {
-  const uint32_t room = (CONTEXT - 1) / m->w->page + 1;
+  const uint32_t room = (m->w->context - 1) / m->w->page + 1;
   static int64_t ids[ROWS], position[ROWS], own[ROWS], wanted[ROWS], table[SEQUENCES * CONTEXT];
   flight *f = &m->flights[(m->first + m->n_flying) % m->r->facts.batch.groups];
   opi_pass_rows pass = {.number = ++m->number,
@@ -220,7 +223,7 @@ static bool begin_one(mix *m) {
 }
 
 static void run_mix(rig *r, const way *w, uint32_t only) {
-  const uint32_t room = (CONTEXT - 1) / w->page + 1;
+  const uint32_t room = (w->context - 1) / w->page + 1;
   mix m = {.r = r, .w = w, .only = only, .random = {w->slice}};
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
     sequences[s].done = 0;
@@ -236,7 +239,9 @@ static void run_mix(rig *r, const way *w, uint32_t only) {
   }
 }
 
-static void make_sequences(const rig *r) {
+static void make_sequences(const rig *r, uint32_t context) {
+  const uint32_t n[SEQUENCES] = {context, 1, context / 2 - 3, context - 8, 17, 2};
+  memcpy(lengths, n, sizeof lengths);
   opi_test_random random = {7};
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
     sequences[s].length = lengths[s];
@@ -250,11 +255,12 @@ static void make_sequences(const rig *r) {
   }
 }
 
-/* Each sequence alone, token by token, by the plan's reference. */
+/* Each sequence alone, whole, by the plan's reference. */
 static void run_alone(rig *r, const way *w) {
-  const way steps = {w->model, w->transport, w->stages, w->groups, w->page, CONTEXT};
+  way steps = *w;
+  steps.slice = CONTEXT;
   open_session(r, OPIPE_SESSION_REFERENCE);
-  make_sequences(r);
+  make_sequences(r, w->context);
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
     run_mix(r, &steps, s);
     memcpy(alone[s], sequences[s].found, lengths[s] * (size_t)r->facts.row_bytes);
@@ -276,12 +282,12 @@ static void try_way(const way *w) {
   check_bytes(&r, w->stages);
   OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
-    (void)opi_test_check(memcmp(alone[s], sequences[s].found,
-                                lengths[s] * (size_t)r.facts.row_bytes) == 0,
-                         __FILE__, __LINE__, false,
-                         "%s: %u stages, %u groups, pages of %u, slices of %u, %s: sequence %u "
-                         "has other bits than alone",
-                         w->model, w->stages, w->groups, w->page, w->slice, w->transport, s);
+    (void)opi_test_check(
+        memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0, __FILE__,
+        __LINE__, false,
+        "%s: %u stages, %u groups, pages of %u, slices of %u, %s: sequence %u "
+        "has other bits than alone",
+        w->model, w->stages, w->groups, w->page, w->slice, w->transport, s);
   }
   close_session(&r);
   close_model(&r);
@@ -289,12 +295,143 @@ static void try_way(const way *w) {
 
 static void test_bits(void) {
   static const way ways[] = {
-      {"llama_8block", "local", 1, 1, 64, 7},      {"llama_8block", "local", 2, 3, 128, 1},
-      {"rows/group_query", "local", 4, 4, 64, 64}, {"gpt_past", "emulated", 3, 2, 64, 7},
-      {"gpt_8block", "local", 4, 2, 128, 7},       {"rows/alibi", "local", 2, 4, 64, 1},
+      {"llama_8block", "local", 1, 1, 64, 7, 72},      {"llama_8block", "local", 2, 3, 128, 1, 72},
+      {"rows/group_query", "local", 4, 4, 64, 64, 70}, {"gpt_past", "emulated", 3, 2, 64, 7, 24},
+      {"gpt_8block", "strict", 4, 2, 128, 7, 24},      {"rows/alibi", "local", 2, 4, 64, 1, 70},
   };
   for (size_t i = 0; i < OPI_COUNT(ways); ++i)
     try_way(&ways[i]);
 }
 
-OPI_TEST_MAIN("passes", OPI_TEST(test_bits))
+/* ---- the plan ---- */
+
+typedef struct text {
+  char data[1 << 20];
+  size_t n;
+} text;
+static text first, again;
+
+static int add_text(void *ctx, const void *data, size_t n) {
+  text *t = ctx;
+  if (t->n + n >= sizeof t->data)
+    return OPIPE_E_LIMIT;
+  memcpy(t->data + t->n, data, n);
+  t->n += n;
+  return OPIPE_OK;
+}
+
+static const opi_plan *plan_of(rig *r) {
+  opi_entry in;
+  OPI_ASSERT_OK_FATAL(opi_handle_enter(r->plan, OPI_HANDLE_PLAN, "test", &in, &r->err), &r->err);
+  const opi_plan *plan = ((opi_plan_object *)in.object)->plan;
+  opi_handle_leave(&in);
+  return plan;
+}
+
+/* A plan that was read is the one that was written, and runs. */
+static void test_file(void) {
+  const way w = {"llama_8block", "local", 2, 0, 64, 7, 72};
+  rig r;
+  opipe_plan *read = NULL;
+  open_model(&r, w.model);
+  OPI_ASSERT_OK_FATAL(make_plan(&r, &w, 0, 0), &r.err);
+  const opi_generation *g = &plan_of(&r)->decided.binding.generation;
+  OPI_ASSERT(g->groups >= 1 && g->groups <= SEQUENCES);
+  OPI_ASSERT_INT(g->n_pages, 2 * SEQUENCES);
+  OPI_ASSERT_OK_FATAL(r.api->plan_write(r.plan, add_text, &first, &r.err), &r.err);
+  OPI_ASSERT_OK_FATAL(r.api->plan_read(r.model, first.data, first.n, &read, &r.err), &r.err);
+  OPI_ASSERT_OK_FATAL(r.api->plan_write(read, add_text, &again, &r.err), &r.err);
+  OPI_ASSERT(first.n == again.n && memcmp(first.data, again.data, first.n) == 0);
+  r.api->plan_destroy(r.plan);
+  r.plan = read;
+  run_alone(&r, &w);
+  open_session(&r, 0);
+  check_bytes(&r, w.stages);
+  run_mix(&r, &w, SEQUENCES);
+  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+    OPI_ASSERT(memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0);
+  }
+  close_session(&r);
+  close_model(&r);
+}
+
+/* Under caps there are as many pages as fit on every rank; one more does not. */
+static void test_caps(void) {
+  const way w = {"llama_8block", "local", 2, 1, 64, 7, 72};
+  rig r;
+  open_model(&r, w.model);
+  OPI_ASSERT_OK_FATAL(make_plan(&r, &w, 0, 2 * 64), &r.err);
+  uint64_t most = 0, page = 0;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const opi_memory *m = &plan_of(&r)->predicted.memory[i];
+    most = m->total_bytes > most ? m->total_bytes : most;
+    page = m->state_bytes / 2 > page ? m->state_bytes / 2 : page;
+  }
+  OPI_ASSERT_OK_FATAL(make_plan(&r, &w, most + 3 * page, 0), &r.err);
+  const uint32_t n = plan_of(&r)->decided.binding.generation.n_pages;
+  OPI_ASSERT(n >= 5 && n < 12 && plan_of(&r)->predicted.pages_rank < 2);
+  open_session(&r, 0);
+  check_bytes(&r, w.stages);
+  close_session(&r);
+  OPI_ASSERT_OK(make_plan(&r, &w, most + 3 * page, n * 64), &r.err);
+  OPI_ASSERT(make_plan(&r, &w, most + 3 * page, (n + 1) * 64) == OPIPE_E_LIMIT);
+  OPI_ASSERT(make_plan(&r, &w, most / 2, 0) == OPIPE_E_LIMIT);
+  close_model(&r);
+}
+
+static void test_refusals(void) {
+  static const struct {
+    way w;
+    uint32_t rows, active;
+    const char *why;
+  } cases[] = {
+      {{"llama_8block", "local", 1, 1, 65, 7, 72}, 8, 2, "a page has 65 tokens, no multiple of 64"},
+      {{"llama_8block", "local", 1, 1, 64, 7, 1}, 8, 2, "context is 1, 2 to"},
+      {{"llama_8block", "local", 1, 3, 64, 7, 72}, 8, 2, "groups is 3, 0 to 2"},
+      {{"llama_8block", "local", 1, 1, 64, 7, 72}, 70000, 2, "rows is 70000, 1 to 65536"},
+      {{"encoder", "local", 1, 1, 64, 7, 24}, 8, 2, "it is not causal"},
+      {{"gpt_past", "local", 1, 1, 64, 7, 72}, 8, 2, "32 entries"},
+  };
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
+    const way *w = &cases[i].w;
+    rig r;
+    open_model(&r, w->model);
+    const opipe_generation_params generation = {.struct_size = (uint32_t)sizeof generation,
+                                                .context = w->context,
+                                                .page = w->page,
+                                                .rows = cases[i].rows,
+                                                .active = cases[i].active,
+                                                .groups = w->groups};
+    opipe_plan_params params = {.struct_size = (uint32_t)sizeof params, .generation = &generation};
+    const opipe_status status = r.api->plan_make(r.model, &params, &r.plan, &r.err);
+    (void)opi_test_check(status < 0 && strstr(r.err.message, cases[i].why) != NULL, __FILE__,
+                         __LINE__, false, "case %zu: %d %s", i, status, r.err.message);
+    close_model(&r);
+  }
+}
+
+/* A session of a plan for generation refuses requests of other rows, and compiles none. */
+static void test_other_rows(void) {
+  const way w = {"llama_8block", "local", 1, 1, 64, 7, 72};
+  static int64_t zeros[ROWS * 3];
+  rig r;
+  open_model(&r, w.model);
+  OPI_ASSERT_OK_FATAL(make_plan(&r, &w, 0, 0), &r.err);
+  open_session(&r, 0);
+  const opi_pass_rows many = {.number = 1,
+                              .n_rows = 3,
+                              .n_sequences = SEQUENCES + 1,
+                              .table_room = 2,
+                              .ids = zeros,
+                              .position = zeros,
+                              .sequence = zeros,
+                              .wanted = zeros,
+                              .table = zeros};
+  OPI_ASSERT(r.runner.begin(r.runner.ctx, &many, &r.err) == OPIPE_E_INVALID);
+  OPI_ASSERT(strstr(r.err.message, "of 7 sequences") != NULL);
+  close_session(&r);
+  close_model(&r);
+}
+
+OPI_TEST_MAIN("passes", OPI_TEST(test_bits), OPI_TEST(test_file), OPI_TEST(test_caps),
+              OPI_TEST(test_refusals), OPI_TEST(test_other_rows))

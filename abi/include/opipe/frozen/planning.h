@@ -8,6 +8,12 @@
   X(T, kind) X(T, options) X(T, memory_bytes) X(T, index) X(T, threads)
 OPIPE_ORDER(opipe_device_choice)
 OPIPE_FREEZE(opipe_device_choice, threads, 32, 0x0207dd79fa16c69a)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_generation_params(X, T) \
+  X(T, struct_size) X(T, context) X(T, n_tokens) X(T, page) X(T, rows) X(T, active) \
+  X(T, groups) X(T, draft) X(T, reserved) X(T, gap_passes) X(T, gap_ms) X(T, output)
+OPIPE_ORDER(opipe_generation_params)
+#endif
 #define OPIPE_FIELDS_opipe_plan_params(X, T) \
   X(T, struct_size) X(T, n_stages) X(T, devices) X(T, n_devices) X(T, devices_stride) \
   X(T, n_microbatches) X(T, replicas) X(T, schedule) X(T, cut) X(T, batch_dim) \
@@ -79,6 +85,7 @@ OPIPE_ORDER(opipe_tuning_params)
 OPIPE_FREEZE(opipe_tuning_params, measured_ctx, 40, 0x896022aab9b89e25)
 #if OPIPE_TARGET_MINOR >= 5
 #define OPIPE_ROWS_PLANNING_5 \
+  , OPIPE_ROW(opipe_generation_params, output, 5) \
   , OPIPE_ROW(opipe_share_params, reason, 5)
 #else
 #define OPIPE_ROWS_PLANNING_5

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Events of turns become the host's callbacks. */
+#include "loader/base/fp.h"
+#include "runtime/generate/generator.h"
+
+static _Thread_local uint32_t n_callbacks; /* entered by this thread */
+
+bool opi_generator_in_callback(void) {
+  return n_callbacks > 0;
+}
+
+/* Surround a callback. */
+static opi_fp_border *enter(void) {
+  ++n_callbacks;
+  return opi_fp_lend();
+}
+
+static void leave(opi_fp_border *lent) {
+  opi_fp_take(lent);
+  --n_callbacks;
+}
+
+/* A host's answer as an error that says whose it is. */
+static opipe_status judge(opipe_status status, const char *call, uint32_t position,
+                          opipe_error *err) {
+  if (status == OPIPE_OK)
+    return OPIPE_OK;
+  if (status < 0 && err->message[0] != '\0') {
+    err->status = status;
+    return opi_error_prefix(err, "%s at position %u: ", call, position);
+  }
+  return opi_fail(err, status < 0 ? status : OPIPE_E_INVALID, "%s at position %u answered %d", call,
+                  position, (int)status);
+}
+
+static opipe_status on_logits(void *ctx, uint32_t number, uint32_t position, void *row,
+                              int64_t *io_id, opipe_error *err) {
+  const opi_generator *g = ctx;
+  const opi_host_sequence *s = &g->sequences[number];
+  opipe_error own = OPIPE_ERROR_INIT;
+  if (s->own.on_logits == NULL)
+    return OPIPE_OK;
+  opi_fp_border *lent = enter();
+  const opipe_status status =
+      s->own.on_logits(s->own.ctx, s->handle, position, row, g->params.facts.n_vocab,
+                       g->params.facts.dtype, io_id, &own);
+  leave(lent);
+  if (judge(status, "on_logits", position, &own) == OPIPE_OK)
+    return OPIPE_OK;
+  return opi_fail(err, own.status, "%s", own.message);
+}
+
+static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sampled *sampled) {
+  opi_generator *g = ctx;
+  opi_host_sequence *s = &g->sequences[number];
+  opipe_likely likely[OPI_SAMPLING_LIKELY];
+  const opipe_token token = {.id = sampled->id,
+                             .position = position,
+                             .n_likely = sampled->n_likely,
+                             .likely_stride = (uint32_t)sizeof *likely,
+                             .logprob = sampled->logprob,
+                             .likely = likely};
+  if (s->wish.status < 0)
+    return;
+  ++s->n_tokens;
+  if (s->own.on_token == NULL)
+    return;
+  for (uint32_t i = 0; i < sampled->n_likely; ++i)
+    likely[i] = (opipe_likely){.id = sampled->likely[i].id, .logprob = sampled->likely[i].logprob};
+  s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  opi_fp_border *lent = enter();
+  const opipe_status status = s->own.on_token(s->own.ctx, s->handle, &token, &s->wish);
+  leave(lent);
+  (void)judge(status, "on_token", position, &s->wish);
+  s->wish.status = status == OPIPE_OK ? OPIPE_OK : s->wish.status;
+}
+
+static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_error *why) {
+  static const uint32_t ends[] = {
+      [OPI_TURN_GOES_ON] = OPIPE_END_NONE,  [OPI_TURN_STOP] = OPIPE_END_STOP,
+      [OPI_TURN_TOKENS] = OPIPE_END_TOKENS, [OPI_TURN_CONTEXT] = OPIPE_END_CONTEXT,
+      [OPI_TURN_FAILED] = OPIPE_END_FAILED, [OPI_TURN_CANCELLED] = OPIPE_END_CANCELLED};
+  opi_generator *g = ctx;
+  opi_host_sequence *s = &g->sequences[number];
+  s->end = ends[reason];
+  s->why = why != NULL ? *why : (opipe_error)OPIPE_ERROR_INIT;
+  if (s->wish.status < 0) { /* the host's wish, or its deadline */
+    s->end = OPIPE_END_FAILED;
+    s->why = s->wish;
+  }
+  s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->deadline_ns = UINT64_MAX;
+  if (s->own.on_end == NULL)
+    return;
+  opi_fp_border *lent = enter();
+  s->own.on_end(s->own.ctx, s->handle, s->end, s->end == OPIPE_END_FAILED ? &s->why : NULL);
+  leave(lent);
+}
+
+static void on_answer(void *ctx, uint32_t number, uint32_t other) {
+  opi_generator *g = ctx;
+  opi_host_sequence *s = &g->sequences[number], *o = &g->sequences[other];
+  opi_sequence_begin(g, other, s);
+  opi_fp_border *lent = enter();
+  s->own.on_answer(s->own.ctx, s->handle, o->handle, &o->own.ctx);
+  leave(lent);
+}
+
+const opi_turn_events opi_generator_events = {NULL, on_logits, on_token, on_end, on_answer};

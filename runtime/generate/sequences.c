@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Functions of sequences, as the host calls them. */
+#include <string.h>
+
+#include "runtime/generate/generator.h"
+
+enum { SAMPLING_ROOM = 1 << 20 }; /* bytes of the lists that a sampling's text may become */
+
+opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe_error *err) {
+  if (!g->stopping)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_CANCELLED, "%s: the session is being closed", call);
+}
+
+/* ---- under the lock: ends that wait for their time ---- */
+
+/* Ends a turn as failed, with s->wish. */
+static void end_by_wish(opi_generator *g, opi_host_sequence *s) {
+  if (s->end == OPIPE_END_NONE)
+    (void)opi_turns_cancel(g->turns, s->number, NULL);
+  s->wish = (opipe_error)OPIPE_ERROR_INIT;
+}
+
+void opi_generator_grant(opi_generator *g) {
+  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
+    if (g->sequences[i].wish.status < 0)
+      end_by_wish(g, &g->sequences[i]);
+  }
+}
+
+void opi_generator_expire(opi_generator *g) {
+  const uint64_t now = g->next_deadline_ns == UINT64_MAX ? 0 : opi_clock_ns();
+  if (now == 0 || now < g->next_deadline_ns)
+    return;
+  g->next_deadline_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
+    opi_host_sequence *s = &g->sequences[i];
+    if (s->deadline_ns <= now) {
+      (void)opi_fail(&s->wish, OPIPE_E_TIMEOUT, "the deadline passed after %u tokens", s->n_tokens);
+      end_by_wish(g, s);
+    }
+    if (s->deadline_ns < g->next_deadline_ns)
+      g->next_deadline_ns = s->deadline_ns;
+  }
+}
+
+/* ---- opening ---- */
+
+void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_host_sequence *as) {
+  opi_host_sequence *s = &g->sequences[number];
+  s->open = true;
+  s->end = as->end;
+  s->why = as->why;
+  s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->n_prompt = as->n_prompt;
+  s->n_tokens = as->n_tokens;
+  s->deadline_ns = as->deadline_ns;
+  s->own = as->own;
+  s->handle = opi_handle_pointer(opi_handle_slot_arm(s->slot));
+}
+
+/* A turn has been asked for. */
+static void begin_turn(opi_generator *g, opi_host_sequence *s,
+                       const opipe_generate_params *params) {
+  const uint64_t now = params->deadline_ns == 0 ? 0 : opi_clock_ns();
+  s->end = OPIPE_END_NONE;
+  s->why = s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->own = *params;
+  s->n_prompt = opi_batch_info(opi_turns_batch(g->turns), s->number).n_ids;
+  s->n_tokens = 0;
+  s->deadline_ns = params->deadline_ns == 0 ? UINT64_MAX : opi_later_ns(now, params->deadline_ns);
+  if (s->deadline_ns < g->next_deadline_ns)
+    g->next_deadline_ns = s->deadline_ns;
+}
+
+static opipe_status read_sampling(const opi_generator *g, const opipe_generate_params *params,
+                                  const char *call, opi_arena *arena, opi_sampling *out,
+                                  opipe_error *err) {
+  *out = opi_sampling_default;
+  if (params->sampling == NULL)
+    return OPIPE_OK;
+  if (opi_sampling_read(params->sampling, strlen(params->sampling), g->params.facts.n_vocab, arena,
+                        out, err) < 0)
+    return opi_error_prefix(err, "%s: sampling: ", call);
+  if (out->n > 1 && params->on_answer == NULL) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s: %u answers are asked for, but on_answer is NULL",
+                    call, out->n);
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status open_locked(opi_generator *g, const opipe_generate_params *params,
+                                const opi_sampling *sampling, opipe_sequence **out_sequence,
+                                opipe_error *err) {
+  uint32_t number = 0;
+  opi_host_sequence as = {.deadline_ns = UINT64_MAX};
+  OPI_TRY(opi_generator_check(g, "session_generate", err));
+  if (opi_turns_submit(g->turns, params->ids, params->n_ids, params->salt, sampling, &number, err) <
+      0)
+    return opi_error_prefix(err, "session_generate: ");
+  opi_sequence_begin(g, number, &as);
+  begin_turn(g, &g->sequences[number], params);
+  *out_sequence = g->sequences[number].handle;
+  opi_generator_kick(g);
+  return OPIPE_OK;
+}
+
+opipe_status opi_sequence_open(opi_generator *g, const opipe_generate_params *params,
+                               opipe_sequence **out_sequence, opipe_error *err) {
+  opi_arena arena;
+  opi_sampling sampling;
+  opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
+  opipe_status status = read_sampling(g, params, "session_generate", &arena, &sampling, err);
+  if (status == OPIPE_OK) {
+    opi_lock_take(&g->lock);
+    status = open_locked(g, params, &sampling, out_sequence, err);
+    opi_lock_give(&g->lock);
+  }
+  opi_arena_release(&arena);
+  return status;
+}
+
+static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_params *params,
+                                  const opi_sampling *sampling, opipe_error *err) {
+  opi_generator *g = s->generator;
+  OPI_TRY(opi_generator_check(g, "sequence_append", err));
+  if (opi_turns_extend(g->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
+    return opi_error_prefix(err, "sequence_append: ");
+  begin_turn(g, s, params);
+  opi_generator_kick(g);
+  return OPIPE_OK;
+}
+
+opipe_status opi_sequence_append(opi_host_sequence *s, const opipe_generate_params *params,
+                                 opipe_error *err) {
+  opi_generator *g = s->generator;
+  opi_arena arena;
+  opi_sampling sampling;
+  if (params->salt != 0) {
+    return opi_fail(err, OPIPE_E_INVALID,
+                    "sequence_append: salt is %llu, but a sequence keeps its "
+                    "first one",
+                    (unsigned long long)params->salt);
+  }
+  opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
+  opipe_status status = read_sampling(g, params, "sequence_append", &arena, &sampling, err);
+  if (status == OPIPE_OK) {
+    opi_lock_take(&g->lock);
+    status = append_locked(s, params, params->sampling == NULL ? NULL : &sampling, err);
+    opi_lock_give(&g->lock);
+  }
+  opi_arena_release(&arena);
+  return status;
+}
+
+/* ---- forks ---- */
+
+/* Makes the fork if nothing of the sequence is in flight. PENDING: something is. */
+static opipe_status try_fork(opi_generator *g, opi_fork_wish *wish) {
+  opi_host_sequence *s = wish->sequence;
+  uint32_t number = 0;
+  if (opi_generator_check(g, "sequence_fork", &wish->why) < 0)
+    return wish->why.status;
+  if (!g->params.driven && opi_batch_info(opi_turns_batch(g->turns), s->number).n_in_flight > 0)
+    return OPIPE_PENDING;
+  if (opi_turns_fork(g->turns, s->number, wish->seed, &number, &wish->why) < 0)
+    return opi_error_prefix(&wish->why, "sequence_fork: ");
+  opi_sequence_begin(g, number, s);
+  wish->other = &g->sequences[number];
+  wish->other->own.ctx = wish->ctx;
+  return OPIPE_OK;
+}
+
+void opi_generator_fork_due(opi_generator *g) {
+  for (opi_fork_wish **at = &g->forks; *at != NULL;) {
+    opi_fork_wish *wish = *at;
+    wish->status = try_fork(g, wish);
+    if (wish->status == OPIPE_PENDING)
+      at = &wish->next;
+    else
+      *at = wish->next; /* its caller's own again */
+  }
+}
+
+opipe_status opi_sequence_fork(opi_host_sequence *s, const uint64_t *seed, void *ctx,
+                               opipe_sequence **out_sequence, opipe_error *err) {
+  opi_generator *g = s->generator;
+  opi_fork_wish wish = {
+      .sequence = s, .seed = seed, .ctx = ctx, .status = OPIPE_PENDING, .why = OPIPE_ERROR_INIT};
+  opi_lock_take(&g->lock);
+  wish.next = g->forks;
+  g->forks = &wish;
+  opi_generator_fork_due(g);
+  while (wish.status == OPIPE_PENDING)
+    opi_lock_wait(&g->lock, UINT64_MAX);
+  if (wish.status == OPIPE_OK) {
+    *out_sequence = wish.other->handle;
+    opi_generator_kick(g);
+  }
+  opi_lock_give(&g->lock);
+  return wish.status < 0 ? opi_fail(err, wish.status, "%s", wish.why.message) : OPIPE_OK;
+}
+
+/* ---- the rest ---- */
+
+opipe_status opi_sequence_truncate(opi_host_sequence *s, uint32_t n_ids, opipe_error *err) {
+  opi_generator *g = s->generator;
+  opi_lock_take(&g->lock);
+  opipe_status status = opi_generator_check(g, "sequence_truncate", err);
+  if (status == OPIPE_OK && opi_turns_truncate(g->turns, s->number, n_ids, err) < 0)
+    status = opi_error_prefix(err, "sequence_truncate: ");
+  opi_lock_give(&g->lock);
+  return status;
+}
+
+opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint32_t n_ids,
+                                opipe_error *err) {
+  opi_generator *g = s->generator;
+  opi_lock_take(&g->lock);
+  opipe_status status = opi_generator_check(g, "sequence_draft", err);
+  if (status == OPIPE_OK && opi_turns_draft(g->turns, s->number, ids, n_ids, err) < 0)
+    status = opi_error_prefix(err, "sequence_draft: ");
+  opi_lock_give(&g->lock);
+  return status;
+}
+
+/* Ends the turn, if there is one. Under the lock. */
+static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
+  opi_generator *g = s->generator;
+  OPI_TRY(opi_turns_cancel(g->turns, s->number, err));
+  opi_generator_fork_due(g); /* nothing of it is in flight any more */
+  opi_lock_signal(&g->lock);
+  opi_generator_kick(g);
+  return OPIPE_OK;
+}
+
+opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
+  opi_lock_take(&s->generator->lock);
+  const opipe_status status = cancel(s, err);
+  opi_lock_give(&s->generator->lock);
+  return status;
+}
+
+void opi_sequence_leave(opi_host_sequence *s) {
+  (void)opi_sequence_cancel(s, NULL);
+}
+
+void opi_sequence_end(void *sequence) {
+  opi_host_sequence *s = sequence;
+  opi_generator *g = s->generator;
+  opi_lock_take(&g->lock);
+  (void)opi_turns_release(g->turns, s->number, NULL);
+  s->open = false;
+  s->deadline_ns = UINT64_MAX;
+  opi_generator_kick(g);
+  opi_lock_give(&g->lock);
+}
+
+opipe_status opi_sequence_wait(opi_host_sequence *s, uint32_t n_tokens, uint64_t timeout_ns,
+                               opipe_error *err) {
+  opi_generator *g = s->generator;
+  const uint64_t until = opi_later_ns(opi_clock_ns(), timeout_ns);
+  opipe_status status = OPIPE_OK;
+  opi_lock_take(&g->lock);
+  for (;;) {
+    if (g->params.driven)
+      opi_generator_pump(g);
+    if (s->end != OPIPE_END_NONE || s->n_tokens >= n_tokens)
+      break;
+    status = opi_generator_check(g, "sequence_wait", err);
+    if (status == OPIPE_OK && opi_clock_ns() >= until) {
+      status =
+          opi_fail(err, OPIPE_E_TIMEOUT, "sequence_wait: %u tokens after %llu ms, waited for %u",
+                   s->n_tokens, (unsigned long long)(timeout_ns / 1000000), n_tokens);
+    }
+    if (status < 0)
+      break;
+    opi_lock_wait(&g->lock, until < g->next_deadline_ns ? until : g->next_deadline_ns);
+  }
+  if (status == OPIPE_OK && s->n_tokens < n_tokens && s->end == OPIPE_END_FAILED)
+    status = opi_fail(err, s->why.status, "sequence_wait: %s", s->why.message);
+  if (status == OPIPE_OK && s->n_tokens < n_tokens && s->end == OPIPE_END_CANCELLED)
+    status = opi_fail(err, OPIPE_E_CANCELLED, "sequence_wait: the turn was cancelled");
+  opi_lock_give(&g->lock);
+  return status;
+}
+
+void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
+  static const uint32_t states[] = {[OPI_SEQUENCE_FREE] = OPIPE_SEQUENCE_IDLE,
+                                    [OPI_SEQUENCE_IDLE] = OPIPE_SEQUENCE_IDLE,
+                                    [OPI_SEQUENCE_WAITING] = OPIPE_SEQUENCE_WAITING,
+                                    [OPI_SEQUENCE_ACTIVE] = OPIPE_SEQUENCE_ACTIVE};
+  opi_generator *g = s->generator;
+  opi_lock_take(&g->lock);
+  const opi_sequence_info info = opi_batch_info(opi_turns_batch(g->turns), s->number);
+  const opi_turn_info turn = opi_turns_info(g->turns, s->number);
+  *out = (opipe_sequence_info){.state = states[info.state],
+                               .end = s->end,
+                               .status = s->end == OPIPE_END_FAILED ? s->why.status : OPIPE_OK,
+                               .n_ids = info.n_ids,
+                               .n_prompt = s->n_prompt,
+                               .n_tokens = s->n_tokens,
+                               .branch = turn.branch,
+                               .n_evicted = info.n_evicted,
+                               .n_reused = info.n_reused,
+                               .n_drafted = turn.n_drafted,
+                               .n_accepted = turn.n_accepted};
+  opi_lock_give(&g->lock);
+}
+
+opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_ids, uint32_t *out,
+                              opipe_error *err) {
+  opi_generator *g = s->generator;
+  uint32_t n = 0;
+  opipe_status status = OPIPE_OK;
+  opi_lock_take(&g->lock);
+  const uint32_t *ids = opi_turns_ids(g->turns, s->number, &n);
+  if (first > n || n_ids > n - first) {
+    status = opi_fail(err, OPIPE_E_INVALID, "sequence_ids: %u ids from %u on, it has %u", n_ids,
+                      first, n);
+  } else if (n_ids > 0) {
+    memcpy(out, ids + first, n_ids * sizeof *out);
+  }
+  opi_lock_give(&g->lock);
+  return status;
+}

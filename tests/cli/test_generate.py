@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=120 label=twice
+"""generate: greedy tokens are the likeliest ones of the whole model, in every form of past keys and over stages; many
+requests have the tokens that they have alone; folders of ONNX Runtime GenAI; bad input is refused by name and value."""
+import array
+import json
+import os
+import shutil
+import struct
+import sys
+import tempfile
+
+from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+
+ROWS = os.path.join(DATA, "rows")
+FORMS = ("grown", "combined", "group_query", "multi_head", "attention", "tensor_scatter", "scatter_nd", "alibi", "window")
+WHOLE = os.path.join(ROWS, "whole", "model.onnx")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+CONFIG = {
+    "model": {
+        "type": "llama", "context_length": 64, "vocab_size": 24, "eos_token_id": 23, "pad_token_id": 0,
+        "decoder": {
+            "filename": "model.onnx", "head_size": 8, "hidden_size": 16, "num_attention_heads": 2,
+            "num_hidden_layers": 2, "num_key_value_heads": 2,
+            "inputs": {"input_ids": "input_ids", "past_key_names": "past.%d.key", "past_value_names": "past.%d.value"},
+            "outputs": {"logits": "logits", "present_key_names": "present.%d.key",
+                        "present_value_names": "present.%d.value"},
+        },
+    },
+    "search": {"do_sample": False, "max_length": 48},
+}
+
+
+class Checks(Count):
+    def that(self, true, name, problem):
+        """Counts; true if it holds."""
+        self.check(name, None if true else problem or "it does not hold")
+        return true
+
+
+def model(form):
+    return os.path.join(ROWS, form, "model.onnx")
+
+
+def ids_text(ids):
+    return ",".join(map(str, ids))
+
+
+def write_npy(path, ids):
+    header = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, %d), }" % len(ids)
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.write(array.array("q", ids).tobytes())
+
+
+def read_floats(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    return array.array("f", data[10 + struct.unpack("<H", data[8:10])[0]:])
+
+
+def answers(result):
+    return [r["answers"] for r in json.loads(result.out)["requests"]]
+
+
+def check_greedy(count, folder):
+    """Each form's tokens: the likeliest ones behind the ids before them, by the model without rows."""
+    first = None
+    for form in FORMS:
+        for stages in ("1", "2"):
+            what = "%s in %s stages" % (form, stages)
+            r = run("generate", model(form), "--ids", ids_text(PROMPT), "--max-tokens", "24", "--context", "64",
+                    "--stages", stages, "--json")
+            if not count.that(r.status == DONE, what, r.err):
+                continue
+            ids = answers(r)[0][0]["ids"]
+            count.that(len(ids) == 24, what, r.out)
+            if form not in ("alibi", "window"):
+                first = first or ids
+                count.that(ids == first, what, "%s, other forms %s" % (ids, first))
+    path = os.path.join(folder, "ids.npy")
+    write_npy(path, PROMPT + first)
+    r = run("run", WHOLE, "--input", "input_ids=" + path, "--stages", "1", "-o", folder)
+    if not count.that(r.status == DONE, "the whole model", r.err):
+        return
+    logits = read_floats(os.path.join(folder, "logits.npy"))
+    words = len(logits) // (len(PROMPT) + len(first))
+    for k, token in enumerate(first):
+        at = (len(PROMPT) + k - 1) * words
+        row = logits[at:at + words]
+        count.that(row[token] == max(row), "token %d" % k, "%d, the likeliest is %d" % (token, row.index(max(row))))
+
+
+def trace(path, n):
+    with open(path, "w", encoding="utf-8") as file:
+        for k in range(n):
+            line = {"ids": [(7 * k + 3 * i) % 23 for i in range(1 + 5 * k % 17)], "at": 0.002 * k, "seed": k}
+            if k % 3:
+                line.update(temperature=0.8, top_k=5)
+            if k % 4 == 3:
+                line["n"] = 2
+            file.write(json.dumps(line) + "\n\n")
+
+
+def check_many(count, folder):
+    """Requests at once have the tokens that they have alone, and in another plan."""
+    path = os.path.join(folder, "trace.jsonl")
+    trace(path, 12)
+    found = []
+    for options in (["--stages", "2", "--rows", "8", "--tokens", "512"], ["--stages", "1", "--drafts", "ngram"]):
+        r = run("generate", model("group_query"), "--requests", path, "--max-tokens", "16", "--context", "64",
+                "--reference", "--json", *options)
+        if count.that(r.status == DONE, "requests, " + " ".join(options), r.err):
+            document = json.loads(r.out)
+            count.that(document["reference"]["other"] == 0, "reference", r.out)
+            count.that(document["tokens"] == sum(len(a["ids"]) for x in answers(r) for a in x), "tokens", r.out)
+            found.append([[a["ids"] for a in x] for x in answers(r)])
+    count.that(len(found) == 2 and found[0] == found[1], "two plans", str(found))
+    count.that(found and [len(x) for x in found[0]] == [2 if k % 4 == 3 else 1 for k in range(12)], "answers", "")
+
+
+def check_folder(count, folder):
+    """A folder of ONNX Runtime GenAI as it is; its defaults; what options change."""
+    place = os.path.join(folder, "genai")
+    os.mkdir(place)
+    shutil.copy(model("group_query"), os.path.join(place, "model.onnx"))
+    with open(os.path.join(place, "genai_config.json"), "w", encoding="utf-8") as file:
+        json.dump(CONFIG, file)
+    r = run("generate", place, "--ids", ids_text(PROMPT), "--max-tokens", "100", "--json")
+    if count.that(r.status == DONE, "a folder", r.err):
+        one = answers(r)[0][0]
+        count.that(json.loads(r.out)["generation"]["context"] == 48, "a folder's context", r.out)
+        count.that(one["end"] in ("context", "stop") and 23 not in one["ids"], "a folder's stop", r.out)
+    r = run("generate", place, "--prompt", "a text")
+    count.that(r.status == REFUSED and "tokenizer" in r.err, "a text without a tokenizer", r.err)
+    os.remove(os.path.join(place, "genai_config.json"))
+    r = run("generate", place, "--ids", "1")
+    count.that(r.status == USAGE and "has no genai_config.json" in r.err, "a folder without a config", r.err)
+
+
+REFUSED_LINES = (
+    ("{\"ids\": []}", "a prompt without ids"),
+    ("{\"ids\": [24]}", "id 24 at place 0, the vocabulary has 24"),
+    ("{\"ids\": [1], \"top_p\": 1.5}", "top_p is 1.5"),
+    ("{\"ids\": [1], \"temperature\": -1}", "temperature is -1"),
+    ("{\"ids\": [1], \"n\": 0}", "n is 0"),
+    ("{\"ids\": [1], \"min_tokens\": 9, \"max_tokens\": 8}", "min_tokens"),
+    ("{\"ids\": [1], \"beams\": 2}", "beams"),
+    ("{\"ids\": [%s]}" % ", ".join("1" for _ in range(64)), "65"),
+    ("{\"ids\": 7}", "\"ids\" must be a list of ids"),
+    ("{\"ids\": [1], \"prompt\": \"x\"}", "and not both"),
+    ("[1]", "a JSON object is needed"),
+    ("{\"ids\": [1], \"at\": -1}", "\"at\" must be seconds"),
+    ("{\"ids\": [1]", "near end of file"),
+)
+REFUSED_MODELS = (("recurrent", ""), ("rows_mixed", ""), ("crossed", ""), ("both_ways", ""), ("relative_table", ""))
+
+
+def check_refused(count, folder):
+    path = os.path.join(folder, "one.jsonl")
+    for line, message in REFUSED_LINES:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n" + line + "\n")
+        r = run("generate", model("group_query"), "--requests", path, "--context", "64", "--stages", "1")
+        count.that(r.status == REFUSED and message in r.err and ":2: " in r.err, line[:60], r.err)
+    for form, message in REFUSED_MODELS:
+        r = run("generate", model(form), "--ids", "1,2", "--stages", "1")
+        count.that(r.status == REFUSED and message in r.err, form, r.err)
+    for options, message in ((["--ids", "1,x"], "ids such as 1,2,3"), (["--stop", "1+", "--ids", "1"], "--stop 1+"),
+                             (["--sampling", "n", "--ids", "1"], "KEY=VALUE"), (["--prompt", "x"], "tokenizer of a folder"),
+                             (["--ids", "1", "--requests", path], "--ids is not allowed beside it")):
+        r = run("generate", model("group_query"), "--context", "64", *options)
+        count.that(r.status == USAGE and message in r.err, " ".join(options), r.err)
+
+
+def main():
+    need_command()
+    count = Checks()
+    with tempfile.TemporaryDirectory() as folder:
+        check_greedy(count, folder)
+        check_many(count, folder)
+        check_folder(count, folder)
+        check_refused(count, folder)
+    return count.finish()
+
+
+sys.exit(main())
