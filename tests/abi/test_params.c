@@ -524,7 +524,7 @@ static void test_plans(void) {
   ROOMY(opipe_link_description)
   link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
   ROOMY(opipe_generation_params)
-  generation = {.v = {.struct_size = sizeof generation.v, .context = 64}};
+  generation = {.v = {.struct_size = sizeof generation.v, .context = 8, .page = 64}};
   ROOMY(opipe_plan_params)
   plan = {.v = {.struct_size = sizeof plan.v,
                 .n_stages = 2,
@@ -539,7 +539,8 @@ static void test_plans(void) {
                 .descriptions = descriptions,
                 .n_descriptions = 1,
                 .descriptions_stride = sizeof descriptions[0],
-                .link = &link.v}};
+                .link = &link.v,
+                .generation = &generation.v}};
   attack(&w, "plan_make", &opi_struct_plan_params, &plan, run_plan);
   attack(&w, "model_describe_training", &opi_struct_train_options, &train, run_describe);
   ROOMY(opipe_order_params)

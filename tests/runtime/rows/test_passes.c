@@ -348,9 +348,8 @@ static void test_file(void) {
   open_session(&r, 0);
   check_bytes(&r, w.stages);
   run_mix(&r, &w, SEQUENCES);
-  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+  for (uint32_t s = 0; s < SEQUENCES; ++s)
     OPI_ASSERT(memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0);
-  }
   close_session(&r);
   close_model(&r);
 }
