@@ -130,8 +130,8 @@ void opi_json_write_tensor(opi_text *t, const opi_decision *plan) {
   if (opi_plan_width(plan) > 1) {
     opi_text_printf(
         t, "  \"tensor\": {\"width\": %u, %s\"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
-        plan->width, plan->sequence ? "\"sequence\": true, " : "", plan->parts_print[0],
-        plan->parts_print[1]);
+        plan->width, plan->division.sequence ? "\"sequence\": true, " : "", plan->division.print[0],
+        plan->division.print[1]);
   }
 }
 
@@ -466,7 +466,7 @@ opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_erro
   OPI_TRY(read_u32(object, "width", UINT32_MAX, &decided->width, err));
   if (sequence != NULL && !json_is_boolean(sequence))
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"sequence\" must be true or false", WHAT);
-  decided->sequence = json_is_true(sequence);
+  decided->division.sequence = json_is_true(sequence);
   if (decided->width < 2 || decided->n_ranks % decided->width != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: tensor groups of %u member%s on %u devices: a width above 1 must divide "
@@ -476,5 +476,5 @@ opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_erro
   if (json_object_get(root, "hash") == NULL)
     return OPIPE_OK; /* edited decisions: made anew */
   OPI_TRY(opi_json_get_string(object, WHAT, "parts", &print, err));
-  return opi_json_read_print(print, decided->parts_print, err);
+  return opi_json_read_print(print, decided->division.print, err);
 }

@@ -315,7 +315,7 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
   if (width == 1)
     return;
   opi_text_printf(t, "tensor groups of %u members%s", width,
-                  plan->decided.sequence ? ", in rows" : "");
+                  plan->decided.division.sequence ? ", in rows" : "");
   if (plan->predicted.groups == NULL) {
     opi_text_puts(t, "\n");
     return;

@@ -621,7 +621,7 @@ static opipe_status make(planner *p) {
   opi_model_fingerprint(p->env->model, decided->fingerprint);
   decided->depth = p->params->depth == 0 ? 2 : p->params->depth;
   decided->width = p->params->tensor;
-  decided->sequence = (p->params->flags & OPIPE_PLAN_SEQUENCE) != 0;
+  decided->division.sequence = (p->params->flags & OPIPE_PLAN_SEQUENCE) != 0;
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (decided->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");

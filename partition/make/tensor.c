@@ -159,7 +159,7 @@ static opipe_status tell_reasons(opi_arena *arena, const opi_shard_reason *reaso
 
 opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err) {
   uint64_t print[2] = {0, 0};
-  uint64_t *of = plan->parts_print;
+  uint64_t *of = plan->division.print;
   if (model->n_members == 1)
     return OPIPE_OK;
   opi_shards_print(model->variants[model->base].shards, print);

@@ -57,6 +57,13 @@ static inline uint32_t opi_generation_rows(const opi_generation *g, uint32_t c) 
   return c + 1 < opi_generation_classes(g) ? UINT32_C(1) << c : g->rows;
 }
 
+/* How the graph is divided among the members of tensor groups. */
+typedef struct opi_division {
+  uint64_t print[2]; /* opi_shards_print; 0: not yet known. Compared with the model's when a plan is
+                        read */
+  bool sequence;     /* members have some of the rows of what is not divided */
+} opi_division;
+
 /* How the model is bound; the graph of every micro-batch follows from it. Written before the
  * layout. The batch is chosen first and settled once the number of micro-batches is known. */
 typedef struct opi_plan_binding {
@@ -93,9 +100,7 @@ typedef struct opi_decision {
   uint32_t n_ranks, n_stages, n_replicas;
   uint32_t width; /* members of a tensor group; 0 means 1. Members are consecutive ranks; the
                      schedule is asked for n_ranks / width ranks */
-  bool sequence;  /* tensor groups: members have some of the rows of what is not divided */
-  uint64_t parts_print[2]; /* tensor groups: how the graph is divided (opi_shards_print); 0: not yet
-                              known. Compared with the model's when a plan is read */
+  opi_division division;
   uint32_t *instance_rank; /* [n_stages * n_replicas] of member 0; OPIPE_NONE: no such replica */
   uint32_t *shares; /* [n_stages] if set: the first shares[s] replicas of stage s divide the rows of
                        each micro-batch; n_replicas is the largest */

@@ -97,7 +97,7 @@ static opipe_status place_nodes(const opi_graph *whole, const opi_shard_member *
 uint32_t opi_tensor_flags(const opi_decision *plan) {
   const opi_train_spec *spec = plan->train;
   return OPI_SHARD_BARE | (spec == NULL ? 0u : (uint32_t)OPI_SHARD_TRAIN) |
-         (plan->sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
+         (plan->division.sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
 }
 
 /* whole: an output that must be whole in every member; NULL: none. */

@@ -295,7 +295,7 @@ static opipe_status divide_variant(const making *m, const opi_variant *base,
 static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
   opi_cut_model *model = m->model;
   opi_variant probe = {.rows = probe_rows};
-  const bool divides = m->plan->sequence && model->n_members > 1;
+  const bool divides = m->plan->division.sequence && model->n_members > 1;
   opipe_status status =
       divides ? bind_whole(m, false, &probe, err) : bind_variant(m, false, &probe, err);
   if (status < 0)

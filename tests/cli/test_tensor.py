@@ -122,6 +122,8 @@ def check_rows(count, scratch):
     if not os.path.isdir(folder):
         count.skip(f"{folder} is not there")
         return
+    told = run("plan", os.path.join(MODERN, "qwen2_moe", "infer", "model.onnx"), "--tensor", "2,sequence=1", "--stages", "1")
+    count.check("a plan in rows says what needs all", None if "needs all rows: node_Unsqueeze_324: " in told.out else told.out[-300:] + told.err)
     for name in ("qwen2_moe", "whisper"):  # members' messages differ; one sample in rows
         folder = os.path.join(MODERN, name, "train")
         words = ["train", os.path.join(folder, "model.onnx"), *labels_of(folder), "--tensor", "2,sequence=1", "--stages", "2"]

@@ -175,11 +175,12 @@ static void test_emulated_devices(void) {
 
 /* Each member keeps its own heads. */
 static void test_tensor_groups(void) {
-  check(&(plan_case){.n_stages = 1, .n_streams = STREAMS, .tensor = 2}, 0);
   check(&(plan_case){.n_stages = 2, .n_streams = STREAMS, .tensor = 2}, OPIPE_SESSION_POISON);
   check(&(plan_case){.n_stages = 2, .n_streams = STREAMS, .tensor = 2}, OPIPE_SESSION_REFERENCE);
-  check(&(plan_case){.n_stages = 2, .replicas = 2, .n_streams = STREAMS, .tensor = 2}, 0);
-  check(&(plan_case){.n_stages = 1, .n_streams = STREAMS, .tensor = 2, .sequence = true}, 0);
+  check(
+      &(plan_case){
+          .n_stages = 1, .replicas = 2, .n_streams = STREAMS, .tensor = 2, .sequence = true},
+      0);
   check(&(plan_case){.n_stages = 2,
                      .n_streams = STREAMS,
                      .kind = "emulated",
