@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structs that hosts fill in, attacked field by field through the table of the library's own
- * rows: unknown flags and choices, reserved fields, NULL where something is needed, counts without
- * a list, strides, tails, sizes. And the rows themselves: they cover every byte of every struct.
- */
+ * rows, which cover every byte of every struct. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
