@@ -428,7 +428,6 @@ static void test_plans(void) {
   opipe_device_choice devices[1] = {{.kind = "cpu"}};
   opipe_device_description descriptions[1] = {{.alignment = 64}};
   uint32_t replicas[1] = {1};
-  double times[2] = {1, 2};
   open_world(&w);
   ROOMY(opipe_train_options)
   train = {.v = {.struct_size = sizeof train.v,
@@ -446,7 +445,7 @@ static void test_plans(void) {
                  .forward = 1,
                  .input = 1,
                  .weight = 1,
-                 .stage_forward = times}};
+                 .stage_forward = (double[2]){1, 2}}};
   ROOMY(opipe_link_description)
   link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
   ROOMY(opipe_generation_params)

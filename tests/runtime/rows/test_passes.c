@@ -428,6 +428,7 @@ static void test_other_rows(void) {
                               .table = zeros};
   OPI_ASSERT(r.runner.begin(r.runner.ctx, &many, &r.err) == OPIPE_E_INVALID);
   OPI_ASSERT(strstr(r.err.message, "of 7 sequences") != NULL);
+  OPI_ASSERT(r.api->plan_annotate(r.plan, add_text, &again, &r.err) == OPIPE_E_UNSUPPORTED);
   close_session(&r);
   close_model(&r);
 }
