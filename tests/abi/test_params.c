@@ -423,7 +423,6 @@ static void attack(world *w, const char *call, const opi_struct *s, void *params
 
 static int64_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8}, ids_shape[2] = {1, 8};
 static const char *names[2] = {"a", "b"};
-
 static opipe_tensor a_tensor(void) {
   return kit_ids(ids, ids_shape).tensor;
 }
@@ -521,14 +520,12 @@ static void test_plans(void) {
                  .input = 1,
                  .weight = 1,
                  .stage_forward = times}};
-  ROOMY(opipe_link_description)
-  link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
-  ROOMY(opipe_generation_params)
-  generation = {.v = {.struct_size = sizeof generation.v, .context = 64}};
+  ROOMY(opipe_link_description) link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
+  opipe_generation_params generation[2] = {{.struct_size = sizeof *generation, .context = 64}};
   ROOMY(opipe_plan_params)
   plan = {.v = {.struct_size = sizeof plan.v,
                 .n_stages = 2,
-                .generation = &generation.v,
+                .generation = generation,
                 .devices = devices,
                 .n_devices = 1,
                 .devices_stride = sizeof devices[0],
@@ -617,11 +614,6 @@ static void test_planners(void) {
   close_world(&w);
 }
 
-static opipe_status run_generate(world *w, const void *params) {
-  opipe_sequence *sequence = NULL;
-  return w->k.api->session_generate(w->k.session, params, &sequence, &w->k.err);
-}
-
 static void attack_submits(world *w, void *params) {
   attack(w, "session_submit", &opi_struct_submit_params, params, run_submit);
   attack(w, "session_train_step", &opi_struct_submit_params, params, run_step);
@@ -651,11 +643,6 @@ static void test_sessions(void) {
   submit.v.inputs = NULL;
   submit.v.n_inputs = 0;
   attack_submits(&w, &submit);
-  uint32_t prompt[2] = {1, 2};
-  ROOMY(opipe_generate_params)
-  turn = {.v = {.struct_size = sizeof turn.v, .ids = prompt, .n_ids = 2}};
-  OPI_ASSERT_ERROR(run_generate(&w, &turn.v), OPIPE_E_STATE, &w.k.err, "has no generation");
-  attack(&w, "session_generate", &opi_struct_generate_params, &turn, run_generate);
   ROOMY(opipe_train_clock)
   clock = {.v = {.struct_size = sizeof clock.v, .loss_scale = 1}};
   OPI_ASSERT_OK(run_clock(&w, &clock.v), &w.k.err);

@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
   bind.flags = OPIPE_BIND_DEFAULTS;
   need(api->model_bind(model, &bind, &bound, &err), "bind");
 
-  /* Pages for keys and values, programs for 1, 2, 4 ... rows, passes that stages work on at once. */
+  /* Pages for keys and values, programs for 1, 2, 4 ... rows, passes that stages share. */
   opipe_generation_params generation = opipe_generation_params_init();
   generation.context = IDS_MOST;
   opipe_plan_params params = opipe_plan_params_init();
