@@ -453,6 +453,11 @@ static opipe_status annotate_bound(const opi_plan_object *plan, const opi_graph 
 opipe_status opi_api_plan_annotate(opi_plan_object *plan, opipe_write_fn write, void *ctx,
                                    opipe_error *err) {
   opi_bound *bound = NULL;
+  if (plan->plan->rows != NULL) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "plan_annotate: stages of a plan for generation are of token rows, not of the "
+                    "file's nodes");
+  }
   OPI_TRY(bind_unfused(plan, &bound, err));
   const opipe_status status = annotate_bound(plan, bound->graph, write, ctx, err);
   opi_bound_free(bound);

@@ -20,9 +20,10 @@ typedef struct timing {
 /* Does the node see keys of before? */
 static bool reads_pages(const opi_graph *g, const opi_node *node) {
   bool reads = false;
-  for (uint32_t i = 0; i < node->n_in; ++i)
-    reads = reads ||
-            (node->in[i] != OPIPE_NONE && (g->values[node->in[i]].flags & OPI_VALUE_HELD) != 0);
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const uint32_t v = node->in[i];
+    reads = reads || (v != OPIPE_NONE && (g->values[v].flags & OPI_VALUE_HELD) != 0);
+  }
   return reads;
 }
 

@@ -14,6 +14,7 @@ enum { SEQUENCES_FOR_ACTIVE = 4 };
 typedef struct group {
   int64_t *data[INPUTS]; /* of the largest class; ids of their own type */
   int64_t shape[INPUTS][2];
+  void *logits;         /* of the largest class */
   opi_request *request; /* NULL: none */
 } group;
 
@@ -21,7 +22,9 @@ typedef struct rows {
   opi_session *session;
   const opi_row_model *model;
   const char *names[INPUTS], *output;
-  uint32_t ids_dtype;
+  uint32_t ids_dtype, logits_dtype;
+  int64_t logits_shape[OPIPE_MAX_RANK];          /* of the largest class */
+  int32_t logits_rank, logits_axis;              /* axis: of wanted rows; all before it are 1 */
   uint32_t n_classes, n_groups, first, n_flying; /* first: of the oldest */
   uint32_t table_room;
   group *groups; /* [n_groups] */
@@ -91,7 +94,16 @@ static void fill(const rows *r, const opi_pass_rows *pass, const opi_row_wish *w
 }
 
 static opipe_status submit(const rows *r, group *g, opipe_error *err) {
-  opipe_binding_io io[INPUTS];
+  opipe_binding_io io[INPUTS], out;
+  int64_t shape[OPIPE_MAX_RANK];
+  memcpy(shape, r->logits_shape, sizeof shape);
+  shape[r->logits_axis] = g->shape[WANTED][0];
+  out = (opipe_binding_io){.name = r->output,
+                           .tensor = {.data = g->logits,
+                                      .device_type = OPIPE_DL_CPU,
+                                      .rank = r->logits_rank,
+                                      .dtype = opipe_dl_dtype(r->logits_dtype),
+                                      .shape = shape}};
   for (uint32_t i = 0; i < INPUTS; ++i) {
     const opipe_tensor tensor = {
         .data = g->data[i],
@@ -103,8 +115,10 @@ static opipe_status submit(const rows *r, group *g, opipe_error *err) {
   }
   const opipe_submit_params params = {.struct_size = (uint32_t)sizeof params,
                                       .n_inputs = INPUTS,
+                                      .n_outputs = 1,
                                       .io_stride = sizeof *io,
-                                      .inputs = io};
+                                      .inputs = io,
+                                      .outputs = &out};
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) {
     status = opi_session_submit(r->session, &params, &g->request, NULL, err);
@@ -140,7 +154,6 @@ static opipe_status begin(void *ctx, const opi_pass_rows *pass, opipe_error *err
 
 static opipe_status end(void *ctx, uint64_t timeout_ns, void **out_logits, opipe_error *err) {
   rows *r = ctx;
-  opipe_tensor logits;
   if (r->n_flying == 0)
     return opi_fail(err, OPIPE_E_STATE, "no pass is in flight");
   opi_request *request = r->groups[r->first].request;
@@ -148,8 +161,7 @@ static opipe_status end(void *ctx, uint64_t timeout_ns, void **out_logits, opipe
       timeout_ns == 0 ? opi_request_poll(request, err) : opi_request_wait(request, timeout_ns, err);
   if (status != OPIPE_OK)
     return status == OPIPE_E_TIMEOUT ? OPIPE_PENDING : status;
-  OPI_TRY(opi_request_output(request, 0, &logits, err));
-  *out_logits = logits.data;
+  *out_logits = r->groups[r->first].logits;
   return OPIPE_OK;
 }
 
@@ -187,13 +199,15 @@ static opipe_status name_inputs(rows *r, opipe_error *err) {
   return OPIPE_OK;
 }
 
-static opipe_status read_logits(const rows *r, opi_pass_facts *facts, opipe_error *err) {
+static opipe_status read_logits(rows *r, opi_pass_facts *facts, opipe_error *err) {
   const opi_graph *g = r->model->model.graph;
   const opi_value *x = &g->values[g->outputs[0]];
   const int64_t wanted = opi_row_model_wish(r->model, decided(r)->rows).wanted;
   int64_t n = 1;
-  for (int32_t d = 0; d + 1 < x->rank; ++d)
+  for (int32_t d = 0; d + 1 < x->rank; ++d) {
     n *= x->shape[d];
+    r->logits_axis = x->shape[d] == wanted ? d : r->logits_axis;
+  }
   if (x->rank < 2 || n != wanted || x->shape[x->rank - 1] > UINT32_MAX) {
     char shape[128];
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
@@ -203,7 +217,9 @@ static opipe_status read_logits(const rows *r, opi_pass_facts *facts, opipe_erro
                     (long long)wanted);
   }
   facts->n_vocab = (uint32_t)x->shape[x->rank - 1];
-  facts->dtype = x->dtype;
+  facts->dtype = r->logits_dtype = x->dtype;
+  r->logits_rank = x->rank;
+  memcpy(r->logits_shape, x->shape, (size_t)x->rank * sizeof *x->shape);
   facts->row_bytes = (uint64_t)facts->n_vocab * (opi_dtype_bits(x->dtype) / 8);
   facts->n_known = r->model->n_known != 0 && r->model->n_known < INT32_MAX
                        ? (uint32_t)r->model->n_known
@@ -232,13 +248,18 @@ static void read_plan(const rows *r, opi_pass_facts *facts) {
   facts->batch.gap = g->gap_ms > 0 ? g->gap_ms * 1e6 : g->gap * predicted->pass_ns[c];
 }
 
-static opipe_status take_groups(rows *r, opipe_error *err) {
+static opipe_status take_groups(rows *r, uint64_t row_bytes, opipe_error *err) {
   const opi_row_wish most = opi_row_model_wish(r->model, decided(r)->rows);
   const int64_t n[INPUTS] = {most.rows,   most.rows,      most.rows, most.sequences * r->table_room,
                              most.wanted, most.copies * 3};
   r->groups = OPI_ARENA_ARRAY(&r->arena, group, r->n_groups);
   if (r->groups == NULL)
     return opi_fail_nomem(err, r->n_groups * sizeof(group), "passes");
+  for (uint32_t k = 0; k < r->n_groups; ++k) {
+    r->groups[k].logits = opi_arena_alloc(&r->arena, (size_t)(row_bytes * (uint64_t)most.wanted));
+    if (r->groups[k].logits == NULL)
+      return opi_fail_nomem(err, row_bytes * (uint64_t)most.wanted, "logits");
+  }
   for (uint32_t k = 0; k < r->n_groups * INPUTS; ++k) {
     const uint32_t i = k % INPUTS;
     group *g = &r->groups[k / INPUTS];
@@ -258,7 +279,7 @@ static opipe_status open_rows(rows *r, opi_pass_facts *facts, opipe_error *err) 
   OPI_TRY(name_inputs(r, err));
   OPI_TRY(read_logits(r, facts, err));
   read_plan(r, facts);
-  return take_groups(r, err);
+  return take_groups(r, facts->row_bytes, err);
 }
 
 opipe_status opi_rows_open(opi_session *session, opi_pass_runner *out_runner,

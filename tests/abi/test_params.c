@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structs that hosts fill in, attacked field by field through the table of the library's own
- * rows: unknown flags and choices, reserved fields, NULL where something is needed, counts without
- * a list, strides, tails, sizes. And the rows themselves: they cover every byte of every struct.
- */
+ * rows, which cover every byte of every struct. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -423,6 +421,7 @@ static void attack(world *w, const char *call, const opi_struct *s, void *params
 
 static int64_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8}, ids_shape[2] = {1, 8};
 static const char *names[2] = {"a", "b"};
+
 static opipe_tensor a_tensor(void) {
   return kit_ids(ids, ids_shape).tensor;
 }
@@ -501,7 +500,6 @@ static void test_plans(void) {
   opipe_device_choice devices[1] = {{.kind = "cpu"}};
   opipe_device_description descriptions[1] = {{.alignment = 64}};
   uint32_t replicas[1] = {1};
-  double times[2] = {1, 2};
   open_world(&w);
   ROOMY(opipe_train_options)
   train = {.v = {.struct_size = sizeof train.v,
@@ -519,13 +517,14 @@ static void test_plans(void) {
                  .forward = 1,
                  .input = 1,
                  .weight = 1,
-                 .stage_forward = times}};
-  ROOMY(opipe_link_description) link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
-  opipe_generation_params generation[2] = {{.struct_size = sizeof *generation, .context = 64}};
+                 .stage_forward = (double[2]){1, 2}}};
+  ROOMY(opipe_link_description)
+  link = {.v = {.struct_size = sizeof link.v, .thread_rule = 1}};
+  ROOMY(opipe_generation_params)
+  generation = {.v = {.struct_size = sizeof generation.v, .context = 8, .page = 64}};
   ROOMY(opipe_plan_params)
   plan = {.v = {.struct_size = sizeof plan.v,
                 .n_stages = 2,
-                .generation = generation,
                 .devices = devices,
                 .n_devices = 1,
                 .devices_stride = sizeof devices[0],
@@ -536,7 +535,8 @@ static void test_plans(void) {
                 .descriptions = descriptions,
                 .n_descriptions = 1,
                 .descriptions_stride = sizeof descriptions[0],
-                .link = &link.v}};
+                .link = &link.v,
+                .generation = &generation.v}};
   attack(&w, "plan_make", &opi_struct_plan_params, &plan, run_plan);
   attack(&w, "model_describe_training", &opi_struct_train_options, &train, run_describe);
   ROOMY(opipe_order_params)

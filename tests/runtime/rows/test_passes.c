@@ -348,9 +348,8 @@ static void test_file(void) {
   open_session(&r, 0);
   check_bytes(&r, w.stages);
   run_mix(&r, &w, SEQUENCES);
-  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+  for (uint32_t s = 0; s < SEQUENCES; ++s)
     OPI_ASSERT(memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0);
-  }
   close_session(&r);
   close_model(&r);
 }
@@ -429,6 +428,7 @@ static void test_other_rows(void) {
                               .table = zeros};
   OPI_ASSERT(r.runner.begin(r.runner.ctx, &many, &r.err) == OPIPE_E_INVALID);
   OPI_ASSERT(strstr(r.err.message, "of 7 sequences") != NULL);
+  OPI_ASSERT(r.api->plan_annotate(r.plan, add_text, &again, &r.err) == OPIPE_E_UNSUPPORTED);
   close_session(&r);
   close_model(&r);
 }
