@@ -4,7 +4,7 @@
  *
  *   rules.h   sampling, its keys; folders of ONNX Runtime GenAI; traces of requests
  *   runner.h  whoever computes passes: a session, by runtime/rows, or a double in tests
- *   engine.h  sequences, their turns, the thread that begins and ends passes
+ *   sequences.h  sequences, their turns, the thread that begins and ends passes
  *
  * Invariants
  * - A sequence's tokens depend on its ids, its sampling and its branch alone.
@@ -14,8 +14,8 @@
 #ifndef OPI_GENERATE_H
 #define OPI_GENERATE_H
 
-#include "runtime/generate/engine.h"
 #include "runtime/generate/rules.h"
 #include "runtime/generate/runner.h"
+#include "runtime/generate/sequences.h"
 
 #endif /* OPI_GENERATE_H */

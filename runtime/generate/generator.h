@@ -4,7 +4,7 @@
 #define OPI_GENERATE_GENERATOR_H
 
 #include "runtime/base/base.h"
-#include "runtime/generate/engine.h"
+#include "runtime/generate/sequences.h"
 #include "runtime/generate/turns.h"
 
 struct opi_host_sequence {

@@ -134,5 +134,29 @@ static void test_a_close_ends_every_turn_once(void) {
   kit_close(&k);
 }
 
+static void test_params_are_checked_whole(void) {
+  static const uint32_t prompt[2] = {1, 2};
+  const opipe_session_params session = {.struct_size = sizeof session, .spin_us = UINT32_MAX};
+  host_kit k;
+  opipe_sequence *sequence = NULL;
+  opipe_generate_params p = opipe_generate_params_init();
+  open(&k, 1, &session);
+  p.n_ids = 2;
+  OPI_ASSERT_ERROR(k.api->session_generate(k.session, &p, &sequence, &k.err), OPIPE_E_INVALID,
+                   &k.err, "ids");
+  p.ids = prompt;
+  p.struct_size = 9;
+  OPI_ASSERT_ERROR(k.api->session_generate(k.session, &p, &sequence, &k.err), OPIPE_E_ABI, &k.err,
+                   "struct_size is 9");
+  p.struct_size = sizeof p;
+  p.sampling = "max_tokens=1";
+  OPI_ASSERT_OK_FATAL(k.api->session_generate(k.session, &p, &sequence, &k.err), &k.err);
+  OPI_ASSERT_OK(k.api->sequence_wait(sequence, 1, UINT64_MAX, &k.err), &k.err);
+  p.salt = 7;
+  OPI_ASSERT_ERROR(k.api->sequence_append(sequence, &p, &k.err), OPIPE_E_INVALID, &k.err,
+                   "salt is 7");
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("generate", OPI_TEST(test_tokens_are_the_same_whoever_drives),
-              OPI_TEST(test_a_close_ends_every_turn_once))
+              OPI_TEST(test_a_close_ends_every_turn_once), OPI_TEST(test_params_are_checked_whole))

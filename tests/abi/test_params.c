@@ -540,11 +540,6 @@ static void test_planners(void) {
   close_world(&w);
 }
 
-static opipe_status run_generate(world *w, const void *params) {
-  opipe_sequence *sequence = NULL;
-  return w->k.api->session_generate(w->k.session, params, &sequence, &w->k.err);
-}
-
 static void attack_submits(world *w, void *params) {
   attack(w, "session_submit", &opi_struct_submit_params, params, run_submit);
   attack(w, "session_train_step", &opi_struct_submit_params, params, run_step);
@@ -574,11 +569,6 @@ static void test_sessions(void) {
   submit.v.inputs = NULL;
   submit.v.n_inputs = 0;
   attack_submits(&w, &submit);
-  uint32_t prompt[2] = {1, 2};
-  ROOMY(opipe_generate_params)
-  turn = {.v = {.struct_size = sizeof turn.v, .ids = prompt, .n_ids = 2}};
-  OPI_ASSERT_ERROR(run_generate(&w, &turn.v), OPIPE_E_STATE, &w.k.err, "has no generation");
-  attack(&w, "session_generate", &opi_struct_generate_params, &turn, run_generate);
   ROOMY(opipe_train_clock)
   clock = {.v = {.struct_size = sizeof clock.v, .loss_scale = 1}};
   OPI_ASSERT_OK(run_clock(&w, &clock.v), &w.k.err);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDS_MOST = 1024, PROMPTS_MOST = 16 };
+enum { CONTEXT = 64, IDS_MOST = 1024, PROMPTS_MOST = 16 };
 
 static opipe_error err = OPIPE_ERROR_INIT;
 
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
 
   /* Pages for keys and values, programs for 1, 2, 4 ... rows, passes that are under way at once. */
   opipe_generation_params generation = opipe_generation_params_init();
-  generation.context = IDS_MOST;
+  generation.context = CONTEXT; /* most ids of a sequence */
   opipe_plan_params params = opipe_plan_params_init();
   params.n_stages = (uint32_t)strtoul(argv[3], NULL, 10);
   params.generation = &generation;

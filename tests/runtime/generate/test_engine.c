@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "runtime/base/base.h"
-#include "runtime/generate/engine.h"
 #include "runtime/generate/sample.h"
+#include "runtime/generate/sequences.h"
 #include "tests/runtime/generate/double.h"
 
 enum { SEQUENCES = 12, CONTEXT = 60 };

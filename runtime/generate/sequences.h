@@ -15,8 +15,8 @@
  *   waits, or with the lock held if the host drives.
  * - Passes end in the order in which they began, also those that the runner refused to begin.
  * - Nothing is allocated after opi_generator_open, but for the text of samplings. */
-#ifndef OPI_GENERATE_ENGINE_H
-#define OPI_GENERATE_ENGINE_H
+#ifndef OPI_GENERATE_SEQUENCES_H
+#define OPI_GENERATE_SEQUENCES_H
 
 #include <opipe/generate.h>
 
@@ -73,4 +73,4 @@ opipe_status opi_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint3
 /* The handle is being released: ends the turn, so that calls inside return. */
 void opi_sequence_leave(opi_host_sequence *sequence);
 
-#endif /* OPI_GENERATE_ENGINE_H */
+#endif /* OPI_GENERATE_SEQUENCES_H */
