@@ -97,7 +97,7 @@ static const char *change_that_fits(const opi_auto *question) {
   static const char *const changes[CHANGES] = {
       "another choice of recomputing does", "another number of micro-batches does",
       "another number of stages, ranks or copies does", "another schedule does",
-      "tensor width, sharded optimizers and what else is hypothetical do"};
+      "tensor width and sharded optimizers (hypothetical) do"};
   const opi_auto_fixed *f = &question->fixed;
   const bool given[CHANGES] = {f->recompute != OPI_RECOMPUTES_FREE, f->microbatches != 0,
                                f->n_stages != 0 || f->n_ranks != 0 || f->pipelines != 0,
