@@ -208,6 +208,15 @@ static const opi_field state_params[] = {SIZE(T), ANY(T, n_capacities),
 const opi_struct opi_struct_state_params = STRUCT(T, state_params, OPIPE_END(T, capacities));
 #undef T
 
+#define T opipe_generation_params
+static const opi_field generation_params[] = {
+    SIZE(T),         ANY(T, context), ANY(T, n_tokens),   ANY(T, page),   ANY(T, rows),
+    ANY(T, active),  ANY(T, groups),  ANY(T, draft),      ZERO(T, reserved), ANY(T, gap_passes),
+    ANY(T, gap_ms),  ANY(T, output)};
+static const opi_struct struct_generation_params =
+    STRUCT(T, generation_params, OPIPE_END(T, context));
+#undef T
+
 #define T opipe_plan_params
 static const opi_field plan_params[] = {
     SIZE(T),
@@ -246,7 +255,8 @@ static const opi_field plan_params[] = {
     ANY(T, team),
     NUMBERS(T, places, n_places),
     ANY(T, n_places),
-    ANY(T, tensor)};
+    ANY(T, tensor),
+    OTHER(T, generation, struct_generation_params)};
 const opi_struct opi_struct_plan_params = STRUCT(T, plan_params, OPIPE_END(T, devices_stride));
 #undef T
 
@@ -548,6 +558,7 @@ const opi_struct *const opi_structs[] = {&struct_tensor,
                                          &opi_struct_train_options,
                                          &opi_struct_train_clock,
                                          &opi_struct_order_costs,
+                                         &struct_generation_params,
                                          &opi_struct_plan_params,
                                          &struct_rank_device,
                                          &opi_struct_session_params,

@@ -171,10 +171,16 @@ opipe_status opi_plan_make_object(opi_model_object *model, const opipe_plan_para
                                   opi_plan_object **out_plan, opipe_error *err) {
   opipe_plan_params own = *params;
   opi_plan_object *plan = NULL;
-  if (model->bound == NULL)
+  opi_bind_options bind = model->options;
+  if (model->bound == NULL && own.generation == NULL)
     return opi_fail(err, OPIPE_E_STATE, "plan_make: the model is not bound; call model_bind first");
+  if (model->bound == NULL) { /* passes have dimensions of their own */
+    bind = (opi_bind_options){.allocator = &model->context->allocator,
+                              .logger = &model->context->logger};
+    OPI_TRY(opi_context_evaluator(model->context, &bind.evaluator, err));
+  }
   OPI_TRY(check_replicas(&own, err));
-  opi_plan_env env = opi_api_plan_env(model, &model->options);
+  opi_plan_env env = opi_api_plan_env(model, &bind);
   env.bound = model->bound;
   env.stage_ends = as == NULL ? NULL : as->ends;
   env.told = told;

@@ -191,7 +191,7 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
   s->own.decided.devices = s->devices;
   opi_session_env env = {.allocator = &context->allocator,
                          .logger = &context->logger,
-                         .model = s->plan->model->file,
+                         .model = opi_plan_model(&s->own, s->plan->model->file),
                          .plan = &s->own,
                          .backends = s->backends,
                          .local = s->local,

@@ -31,7 +31,9 @@ enum {
   OPI_VALUE_PROMOTED = 512u, /* file graph only: an input turned into an initializer */
   OPI_VALUE_WAS_HALF =
       1024u, /* float32 numbers stored as float16 in the file, hence only that precise */
-  OPI_VALUE_WAS_BFLOAT = 2048u /* the same for bfloat16 */
+  OPI_VALUE_WAS_BFLOAT = 2048u, /* the same for bfloat16 */
+  OPI_VALUE_HELD = 4096u /* bound graph only: an input that the rank holds from run to run, whatever
+                            the shapes, and that its reader writes */
 };
 
 typedef struct opi_value {

@@ -52,6 +52,7 @@ typedef struct opi_model {
   uint64_t external_bytes; /* of external data in use */
   int32_t n_stages;        /* from pipeline_stage annotations: 1 + the largest; 0: none */
   struct opi_mapping *mappings; /* private to loader/wire */
+  struct opi_row_model *rows;   /* loader/passes/row_model.h; NULL: as the file has it */
 } opi_model;
 
 /* Reads, checks and imports a model. Everything in it is hostile until checked; errors say what is

@@ -27,6 +27,16 @@ static opipe_status check_pages(const opi_builder *b, const opi_node *node, uint
                        pages->name, pages->shape[2], pages->shape[3]);
 }
 
+/* Input i, which may be absent, is int64. */
+static opipe_status check_whole(const opi_builder *b, const opi_node *node, uint32_t i,
+                                opipe_error *err) {
+  const opi_value *x = opi_node_in(node, i) == OPIPE_NONE ? NULL : opi_input(b, node, i);
+  if (x == NULL || x->dtype == OPIPE_INT64)
+    return OPIPE_OK;
+  return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, not int64",
+                       x->name, opi_dtype_name(x->dtype));
+}
+
 static opipe_status infer_rows(opi_builder *b, const opi_node *node, opipe_error *err) {
   int64_t heads, kv_heads;
   OPI_TRY(opi_need_int(b, node, "num_heads", 1, INT32_MAX, &heads, err));
@@ -49,21 +59,22 @@ static opipe_status infer_rows(opi_builder *b, const opi_node *node, opipe_error
   OPI_TRY(opi_need(b, node, OPI_ROWS_POSITION, "position", OPI_T_WIDE, 1, 1, err));
   OPI_TRY(opi_need(b, node, OPI_ROWS_SEQUENCE, "sequence", OPI_T_WIDE, 1, 1, err));
   OPI_TRY(opi_need(b, node, OPI_ROWS_TABLE, "table", OPI_T_WIDE, 2, 2, err));
-  for (uint32_t i = OPI_ROWS_POSITION; i <= OPI_ROWS_TABLE; ++i) {
-    const opi_value *x = opi_input(b, node, i);
-    if (x->dtype != OPIPE_INT64) {
-      return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' is of type %s, not int64",
-                           x->name, opi_dtype_name(x->dtype));
-    }
-  }
+  for (uint32_t i = OPI_ROWS_POSITION; i <= OPI_ROWS_TABLE; ++i)
+    OPI_TRY(check_whole(b, node, i, err));
   OPI_TRY(opi_need_dim(b, node, OPI_ROWS_POSITION, 0, rows, "rows", err));
   OPI_TRY(opi_need_dim(b, node, OPI_ROWS_SEQUENCE, 0, rows, "rows", err));
   OPI_TRY(opi_may(b, node, OPI_ROWS_SLOPES, "slopes", OPI_T_FLOAT, 1, 1, err));
   OPI_TRY(opi_need_dim(b, node, OPI_ROWS_SLOPES, 0, heads, "num_heads", err));
+  OPI_TRY(opi_may(b, node, OPI_ROWS_COPIES, "copies", OPI_T_WIDE, 2, 2, err));
+  OPI_TRY(opi_need_dim(b, node, OPI_ROWS_COPIES, 1, 3, "numbers of a copy", err));
+  OPI_TRY(check_whole(b, node, OPI_ROWS_COPIES, err));
   const int64_t y[2] = {rows, heads * values->shape[3]};
   OPI_TRY(opi_b_set(b, node, OPI_ROWS_Y, q->dtype, y, 2, err));
-  OPI_TRY(opi_b_set(b, node, OPI_ROWS_KEYS_OUT, q->dtype, keys->shape, 4, err));
-  return opi_b_set(b, node, OPI_ROWS_VALUES_OUT, q->dtype, values->shape, 4, err);
+  if (opi_node_out(node, OPI_ROWS_KEYS_OUT) != OPIPE_NONE)
+    OPI_TRY(opi_b_set(b, node, OPI_ROWS_KEYS_OUT, q->dtype, keys->shape, 4, err));
+  if (opi_node_out(node, OPI_ROWS_VALUES_OUT) != OPIPE_NONE)
+    OPI_TRY(opi_b_set(b, node, OPI_ROWS_VALUES_OUT, q->dtype, values->shape, 4, err));
+  return OPIPE_OK;
 }
 
 /* As if every row saw all that the table has room for: no more is known before the run. */
@@ -81,7 +92,10 @@ static void work_rows(const opi_graph *graph, const opi_node *node, opi_work *ou
 
 opipe_status opi_row_attention_emit(opi_builder *b, const opi_row_attention *how,
                                     const uint32_t *in, uint32_t *out, opipe_error *err) {
-  const uint32_t n_in = in[OPI_ROWS_SLOPES] == OPIPE_NONE ? OPI_ROWS_SLOPES : OPI_ROWS_INPUTS;
+  const uint32_t n_out = how->in_place ? 1 : OPI_ROWS_OUTPUTS;
+  uint32_t n_in = OPI_ROWS_INPUTS;
+  while (in[n_in - 1] == OPIPE_NONE)
+    --n_in;
   opi_attrs attrs = {.n = 0};
   opi_attrs_int(&attrs, "num_heads", how->heads);
   opi_attrs_int(&attrs, "kv_num_heads", how->kv_heads);
@@ -89,8 +103,9 @@ opipe_status opi_row_attention_emit(opi_builder *b, const opi_row_attention *how
   opi_attrs_float(&attrs, "softcap", how->softcap);
   if (how->window > 0)
     opi_attrs_int(&attrs, "left_window_size", how->window - 1);
-  return opi_k_node(b, "RowAttention", "opipe", 1, in, n_in, (1u << OPI_ROWS_OUTPUTS) - 1, &attrs,
-                    out, err);
+  for (uint32_t o = 0; o < OPI_ROWS_OUTPUTS; ++o)
+    out[o] = OPIPE_NONE;
+  return opi_k_node(b, "RowAttention", "opipe", 1, in, n_in, (1u << n_out) - 1, &attrs, out, err);
 }
 
 typedef struct place_row {
@@ -132,8 +147,7 @@ int64_t opi_least_past(const opi_node *file_node, uint32_t input) {
 }
 
 static const opi_op ops[] = {
-    {OPI_OP("RowAttention", "opipe", 1, 1, OPI_ROWS_SLOPES, OPI_ROWS_INPUTS, OPI_ROWS_OUTPUTS,
-            OPI_ROWS_OUTPUTS),
+    {OPI_OP("RowAttention", "opipe", 1, 1, OPI_ROWS_SLOPES, OPI_ROWS_INPUTS, 1, OPI_ROWS_OUTPUTS),
      .infer = infer_rows, .work = work_rows,
      OPI_COLUMNS(NONE, NARROW, OTHER, ANY, NONE, PLAIN, NEVER)},
 };

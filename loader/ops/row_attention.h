@@ -16,6 +16,7 @@ enum {
   OPI_ROWS_KEY_PAGES,
   OPI_ROWS_VALUE_PAGES,
   OPI_ROWS_SLOPES,
+  OPI_ROWS_COPIES,
   OPI_ROWS_INPUTS
 };
 enum { OPI_ROWS_Y, OPI_ROWS_KEYS_OUT, OPI_ROWS_VALUES_OUT, OPI_ROWS_OUTPUTS };
@@ -24,9 +25,11 @@ typedef struct opi_row_attention {
   int64_t heads, kv_heads;
   double scale, softcap; /* softcap 0: none */
   int64_t window;        /* keys that a row sees, its own the last; 0: all before it */
+  bool in_place;         /* the pages that come in are written; none come out */
 } opi_row_attention;
 
-/* in [OPI_ROWS_INPUTS]; out [OPI_ROWS_OUTPUTS]. */
+/* in [OPI_ROWS_INPUTS], slopes and copies may be OPIPE_NONE; out [OPI_ROWS_OUTPUTS]: in place,
+ * OPIPE_NONE for pages. */
 opipe_status opi_row_attention_emit(opi_builder *b, const opi_row_attention *how,
                                     const uint32_t *in, uint32_t *out, opipe_error *err);
 

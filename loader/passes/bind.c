@@ -8,6 +8,7 @@
  * tokens) is found by trying: the first choice that binds is taken.
  */
 #include "loader/passes/private.h"
+#include "loader/passes/row_model.h"
 
 #include <inttypes.h>
 
@@ -484,6 +485,8 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   opipe_error reason = OPIPE_ERROR_INIT;
   OPI_TRY(check_options(model, options, err));
   OPI_TRY(opi_model_check_files(model, err));
+  if (model->rows != NULL)
+    return opi_row_model_bind(model->rows, options, out_bound, err);
   opi_arena_init(&arena, options->allocator, 0);
   bool defaults = false;
   opipe_status status =

@@ -70,7 +70,7 @@ static opipe_status add_pages(rower *r, const opi_node *node, int64_t heads, int
   *out = name == NULL ? OPIPE_NONE : opi_b_borrow(&r->s.b, name, OPIPE_FLOAT, shape, 4, NULL);
   if (*out == OPIPE_NONE)
     return opi_fail_nomem(r->s.err, sizeof(opi_value), "pages");
-  opi_b_value(&r->s.b, *out)->flags = OPI_VALUE_INPUT;
+  opi_b_value(&r->s.b, *out)->flags = OPI_VALUE_INPUT | (r->wish->in_place ? OPI_VALUE_HELD : 0u);
   r->pages[r->n_pages].in[which] = *out;
   return OPIPE_OK;
 }
@@ -114,7 +114,7 @@ opipe_status opi_r_attention(rower *r, const opi_node *node) {
   const int64_t heads =
       k->rank == 4 ? r->s.whole->values[node->in[OPI_ATT_Q]].shape[1] : att.q_heads;
   const bool flat = k->rank == 3;
-  opi_row_attention how = {heads, kv_heads, att.scale, att.softcap, 0};
+  opi_row_attention how = {heads, kv_heads, att.scale, att.softcap, 0, r->wish->in_place};
   opi_row_mask mask;
   uint32_t in[OPI_ROWS_INPUTS], out[OPI_ROWS_OUTPUTS];
   OPI_TRY(check_attention(r, node));
@@ -130,6 +130,7 @@ opipe_status opi_r_attention(rower *r, const opi_node *node) {
   OPI_TRY(add_pages(r, node, kv_heads, flat ? v->shape[2] / kv_heads : v->shape[3], 1,
                     &in[OPI_ROWS_VALUE_PAGES]));
   OPI_TRY(give_slopes(r, &mask, heads, &in[OPI_ROWS_SLOPES]));
+  in[OPI_ROWS_COPIES] = r->copies;
   OPI_TRY(opi_row_attention_emit(&r->s.b, &how, in, out, r->s.err));
   opi_row_pages *pages = &r->pages[r->n_pages++];
   pages->node = node->name;

@@ -58,21 +58,23 @@ typedef struct opi_row_wish {
   int64_t sequences; /* rows of the table of pages */
   int64_t page;      /* tokens of a page */
   int64_t pages;     /* of every attention */
+  int64_t copies;    /* of pages, made before rows are written; 0: without the input `copies` */
+  bool in_place;     /* pages are inputs alone, of the kind OPI_VALUE_HELD, which are written */
 } opi_row_wish;
 
 /* Keys and values of one attention, [pages, heads, page, size] each: inputs, and outputs with the
- * rows written. */
+ * rows written, which are absent in place. */
 typedef struct opi_row_pages {
   const char *node; /* the attention's name in the whole graph */
   uint32_t in[2];   /* values of the graph: keys, values */
-  uint32_t out[2];
+  uint32_t out[2]; /* OPIPE_NONE: absent */
   int64_t window; /* > 0: no later row reads keys so many tokens behind it; 0: all are read */
 } opi_row_pages;
 
 typedef struct opi_row_graph {
   opi_bound *bound;     /* inputs: the model's own, per row (ids [rows], in file order), then
-                           position, sequence, table, wanted, pages; outputs: logits, pages. It
-                           borrows from the form, which must outlive it */
+                           position, sequence, table, wanted, copies, pages; outputs: logits,
+                           pages. It borrows from the form, which must outlive it */
   opi_row_pages *pages; /* [n_pages] in node order */
   uint32_t n_pages;
   uint32_t n_ids;    /* the model's own inputs */
@@ -80,6 +82,8 @@ typedef struct opi_row_graph {
   uint32_t sequence; /* int64 [rows]; below 0: no row, whose results mean nothing */
   uint32_t table;    /* int64 [sequences, ceil(context / page)] */
   uint32_t wanted;   /* int64 [wanted] rows; OPIPE_NONE: none was asked for */
+  uint32_t copies;   /* int64 [copies, 3]: from page, to page (below 0: none), the first tokens of a
+                        page, in the order in which they are made; OPIPE_NONE: none was asked for */
   uint32_t logits;   /* as in the file, without its batch, tokens as rows; in a file's own layout */
 } opi_row_graph;
 

@@ -261,13 +261,16 @@ static opipe_status add_places(rower *r) {
   OPI_TRY(add_input(r, "rows/position", OPIPE_INT64, &w->rows, 1, &r->position));
   OPI_TRY(add_input(r, "rows/sequence", OPIPE_INT64, &w->rows, 1, &r->sequence));
   OPI_TRY(add_input(r, "rows/table", OPIPE_INT64, table, 2, &r->table));
-  r->wanted = OPIPE_NONE;
-  r->place[0] = r->place[1] = r->position;
-  if (w->wanted == 0)
-    return OPIPE_OK;
+  const int64_t copies[2] = {w->copies, 3};
   const opi_carry first = {0, 0, 1, 1, 0};
-  OPI_TRY(add_input(r, "rows/wanted", OPIPE_INT64, &w->wanted, 1, &r->wanted));
-  return pick(r, NULL, r->position, &first, r->wanted, &r->place[1]);
+  r->wanted = r->copies = OPIPE_NONE;
+  r->place[0] = r->place[1] = r->position;
+  if (w->wanted != 0) {
+    OPI_TRY(add_input(r, "rows/wanted", OPIPE_INT64, &w->wanted, 1, &r->wanted));
+    OPI_TRY(pick(r, NULL, r->position, &first, r->wanted, &r->place[1]));
+  }
+  return w->copies == 0 ? OPIPE_OK
+                        : add_input(r, "rows/copies", OPIPE_INT64, copies, 2, &r->copies);
 }
 
 static opipe_status add_values(rower *r) {
@@ -311,7 +314,7 @@ static opipe_status add_outputs(rower *r) {
   for (uint32_t k = 0; k < 2 * r->n_pages; ++k)
     added = added && opi_graph_add_input(g, r->pages[k / 2].in[k % 2]);
   added = added && opi_graph_add_output(g, r->s.map[v]);
-  for (uint32_t k = 0; k < 2 * r->n_pages; ++k)
+  for (uint32_t k = 0; k < 2 * r->n_pages && !r->wish->in_place; ++k)
     added = added && opi_graph_add_output(g, r->pages[k / 2].out[k % 2]);
   return added ? OPIPE_OK : opi_fail_nomem(r->s.err, 4, "an output");
 }
@@ -353,6 +356,7 @@ static opipe_status finish(rower *r, opi_row_graph *out) {
   out->sequence = g->inputs[at++];
   out->table = g->inputs[at++];
   out->wanted = r->wanted == OPIPE_NONE ? OPIPE_NONE : g->inputs[at++];
+  out->copies = r->copies == OPIPE_NONE ? OPIPE_NONE : g->inputs[at++];
   out->logits = g->outputs[0];
   out->n_pages = r->n_pages;
   out->pages = OPI_ARENA_ARRAY(&bound->arena, opi_row_pages, r->n_pages + 1);
@@ -362,7 +366,7 @@ static opipe_status finish(rower *r, opi_row_graph *out) {
     out->pages[i] = r->pages[i];
     for (uint32_t k = 0; k < 2; ++k) {
       out->pages[i].in[k] = g->inputs[at + 2 * i + k];
-      out->pages[i].out[k] = g->outputs[1 + 2 * i + k];
+      out->pages[i].out[k] = r->wish->in_place ? OPIPE_NONE : g->outputs[1 + 2 * i + k];
     }
   }
   OPI_TRY(opi_index_limits(g, &bound->arena, &bound->index_limits, r->s.err));
@@ -380,7 +384,7 @@ static opipe_status make(rower *r, opi_row_graph *out) {
 }
 
 static opipe_status check_wish(const opi_row_wish *w, opipe_error *err) {
-  if (w->rows < 1 || w->sequences < 1 || w->page < 1 || w->pages < 1) {
+  if (w->rows < 1 || w->sequences < 1 || w->page < 1 || w->pages < 1 || w->copies < 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%" PRId64 " rows, %" PRId64 " sequences, %" PRId64 " pages of %" PRId64
                     " tokens: all must be 1 at least",

@@ -19,7 +19,7 @@ typedef struct rower {
   uint32_t *picked; /* [n_values] the wanted rows of what has all; OPIPE_NONE: not made */
   uint32_t *tables[2]; /* [n_values] rows of what is known by position: all, wanted */
   uint32_t place[2];   /* positions: all, wanted */
-  uint32_t position, sequence, table, wanted; /* inputs; OPIPE_NONE: none */
+  uint32_t position, sequence, table, wanted, copies; /* inputs; OPIPE_NONE: none */
   uint32_t *ids;                              /* [n_ids] inputs */
   uint32_t n_ids;
   opi_row_pages *pages; /* [n_pages], room for one a node */

@@ -5,6 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "loader/passes/row_model.h"
 #include "partition/file/file.h"
 
 static void add(XXH3_state_t *state, const void *data, size_t n) {
@@ -90,7 +91,7 @@ void opi_model_fingerprint(const opi_model *model, uint64_t out_fingerprint[2]) 
   XXH3_state_t state;
   XXH3_INITSTATE(&state);
   (void)XXH3_128bits_reset(&state);
-  add_graph(&state, model->graph);
+  add_graph(&state, model->rows == NULL ? model->graph : model->rows->file->graph);
   const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   out_fingerprint[0] = hash.high64;
   out_fingerprint[1] = hash.low64;

@@ -17,6 +17,7 @@
 #include "partition/file/kernels.h"
 #include "partition/file/outline.h"
 #include "partition/file/playlist.h"
+#include "partition/file/generation.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
 #include "partition/schedule/order.h"
@@ -459,7 +460,7 @@ static opipe_status read_actions(reader *r) {
 static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t rank) {
   opi_memory *m = &r->plan->predicted.memory[rank];
   const bool forward = !opi_plan_trains(&r->plan->decided),
-             stateless = r->plan->decided.n_states == 0;
+             stateless = r->plan->decided.n_states == 0 && r->plan->decided.generation.context == 0;
   const struct {
     const char *name;
     uint64_t *to;
@@ -615,6 +616,7 @@ opipe_status opi_reading_beginning(opi_reading *r) {
   OPI_TRY(opi_json_read_tensor(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_train(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_states(r->root, r->plan, r->err));
+  OPI_TRY(opi_json_read_generation(r->root, r->plan, r->err));
   OPI_TRY(opi_json_read_kernels(r->root, r->plan, r->err));
   return read_cost(r);
 }

@@ -8,6 +8,7 @@
 #include "partition/file/file.h"
 #include "partition/file/kernels.h"
 #include "partition/file/playlist.h"
+#include "partition/file/generation.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
 #include "partition/schedule/compute_order.h"
@@ -182,7 +183,7 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
                       ", \"version_bytes\": %" PRIu64 ", \"stash_bytes\": %" PRIu64,
                       m->gradient_bytes, m->optimizer_bytes, m->version_bytes, m->stash_bytes);
     }
-    if (plan->decided.n_states != 0) {
+    if (plan->decided.n_states != 0 || plan->decided.generation.context != 0) {
       opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
                       m->state_bytes, m->stream_bytes);
     }
@@ -273,6 +274,7 @@ static opipe_status write_plan(const opi_plan *plan, bool decisions, opipe_write
   write_devices(&t, &plan->decided, decisions);
   write_schedule(&t, &plan->decided, decisions);
   opi_json_write_states(&t, plan, decisions);
+  opi_json_write_generation(&t, plan, decisions);
   opi_json_write_train(&t, plan, decisions);
   opi_json_write_tensor(&t, &plan->decided);
   write_stages(&t, plan, decisions);

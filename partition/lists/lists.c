@@ -136,7 +136,7 @@ static bool has_cell(const opi_listing *l, const opipe_action *action, bool outp
     const opi_cell *cell = &l->cut->cells[c];
     if (output ? cell->output != OPIPE_NONE && cell->source == OPI_CELL_MADE &&
                      (phases & 1u << cell->phase) != 0
-               : cell->source == OPI_CELL_REQUEST && (phases & 1u << OPI_PHASE_F) != 0)
+               : cell->source == OPI_CELL_REQUEST && !cell->held && (phases & 1u << OPI_PHASE_F) != 0)
       return true;
   }
   return false;
@@ -338,8 +338,9 @@ static void find_freed(opi_listing *l) {
   const opi_occurrence *occurrences = l->slots.occurrences;
   const uint32_t n_mb = l->plan->n_microbatches;
   for (size_t i = 0; i < (size_t)l->cut->n_cells * n_mb; ++i) {
+    const opi_cell *cell = &l->cut->cells[i / n_mb];
     const bool own =
-        occurrences[i].home == OPIPE_NONE && l->cut->cells[i / n_mb].output == OPIPE_NONE;
+        occurrences[i].home == OPIPE_NONE && cell->output == OPIPE_NONE && !cell->held;
     lists->freed_after[i] = own ? occurrences[i].last_action : OPIPE_NONE;
   }
   for (uint32_t i = 0; i < l->first_credit; ++i) {

@@ -256,7 +256,8 @@ static opipe_status list_rank(pack *p, uint32_t rank) {
   p->n = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const opi_occurrence *o = &s->occurrences[i];
-    if (o->rank != rank || o->home != OPIPE_NONE || opi_slots_apart(s, i / n_mb))
+    if (o->rank != rank || o->home != OPIPE_NONE || opi_slots_apart(s, i / n_mb) ||
+        opi_slots_held(s, i / n_mb))
       continue;
     const uint32_t class = opi_row_class_of(s->plan->whole, i % n_mb);
     uint64_t n_bytes = s->cuts[class]->cells[i / n_mb].n_bytes;

@@ -454,7 +454,7 @@ static opipe_status place_all(opi_slots *s, opi_arena *scratch) {
     return opi_fail_nomem(s->err, n_mb * sizeof *entries, "slots");
   for (uint32_t stash = 0; stash < 2; ++stash) {
     for (uint32_t c = 0; c < s->cut->n_cells; ++c) {
-      if (s->cut->cells[c].stash != (stash == 1) || opi_slots_apart(s, c))
+      if (s->cut->cells[c].stash != (stash == 1) || opi_slots_apart(s, c) || opi_slots_held(s, c))
         continue;
       for (uint32_t r = 0; r < n_ranks; ++r)
         OPI_TRY(place_pool(s, c, r, entries, slot_of, occupant, opener, ends, &bytes[r]));

@@ -55,6 +55,10 @@ opipe_status opi_slots_build(opi_slots *slots, opi_arena *scratch);
 opipe_status opi_slots_pack(opi_slots *slots, opi_arena *scratch);
 /* evaluated.c: offsets of outputs that only evaluations make, once all others have their places. */
 opipe_status opi_slots_evaluated(opi_slots *slots, opi_arena *scratch);
+/* Whether the cell has a place elsewhere: see opi_cell.held. */
+static inline bool opi_slots_held(const opi_slots *slots, uint32_t cell) {
+  return slots->cut->cells[cell].held;
+}
 /* Whether the cell is such an output. The reference shares no memory. */
 static inline bool opi_slots_apart(const opi_slots *slots, uint32_t cell) {
   return !slots->reference && opi_cell_is_evaluated(slots->cut, &slots->cut->cells[cell]);

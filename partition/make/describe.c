@@ -209,6 +209,28 @@ static void describe_states(opi_text *t, const opi_plan *plan) {
     opi_text_printf(t, "... and %u more\n", plan->decided.n_states - CROSSINGS_MOST);
 }
 
+static void describe_passes(opi_text *t, const opi_plan *plan) {
+  const opi_generation *g = &plan->decided.generation;
+  if (g->context == 0)
+    return;
+  opi_text_printf(t,
+                  "generation: %" PRIu64 " tokens in %u pages of %u, context %u, %u sequences "
+                  "active; passes of up to %u rows, %u in flight\n",
+                  (uint64_t)g->n_pages * g->page, g->n_pages, g->page, g->context, g->active,
+                  g->rows, g->groups);
+  opi_text_puts(t, "pages, by rank:");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
+    bytes_text(t, plan->predicted.memory[r].state_bytes);
+  if (plan->predicted.pages_rank != OPIPE_NONE)
+    opi_text_printf(t, "; rank %u leaves room for no more", plan->predicted.pages_rank);
+  opi_text_puts(t, "\n");
+  for (uint32_t c = 0; c < opi_generation_classes(g); ++c) {
+    opi_text_printf(t, "%s%u rows %.3f ms", c == 0 ? "a pass without keys: " : ", ",
+                    opi_generation_rows(g, c), plan->predicted.pass_ns[c] * 1e-6);
+  }
+  opi_text_printf(t, "; 1000 keys of a row %.3f ms\n", plan->predicted.key_ns * 1e-3);
+}
+
 static void describe_messages(opi_text *t, const opi_plan *plan) {
   if (plan->predicted.n_made_in_place + plan->predicted.n_copied != 0) {
     opi_text_printf(t,
@@ -352,6 +374,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   describe_groups(&t, plan);
   describe_training(&t, plan);
   describe_states(&t, plan);
+  describe_passes(&t, plan);
   for (uint32_t i = 0; i < plan->predicted.n_crossings && i < CROSSINGS_MOST; ++i) {
     opi_text_printf(&t, "cut %u -> %u: ", plan->predicted.crossings[i].src_stage,
                     plan->predicted.crossings[i].dst_stage);

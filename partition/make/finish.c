@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "partition/lists/playlist.h"
+#include "loader/passes/row_model.h"
 #include "partition/make/making.h"
 #include "partition/make/tensor.h"
 #include "partition/make/work.h"
@@ -17,6 +18,14 @@
 
 enum { STEPS_REPLAYED = 1 << 21 };
 
+/* One class of rows of a plan of passes. */
+typedef struct built_class {
+  opi_decision given;
+  opi_dim_binding dims[OPI_ROW_DIMS];
+  opi_cut_model *model;
+  opi_lists *lists;
+} built_class;
+
 typedef struct finish {
   const opi_plan_env *env;
   opi_making *making;
@@ -26,6 +35,9 @@ typedef struct finish {
   opi_backend_ref *backends; /* [n_ranks] */
   opi_cut_model *model;
   opi_lists *lists;
+  built_class classes[OPI_GENERATION_CLASSES];
+  opi_memory_more more[OPI_GENERATION_CLASSES];
+  uint32_t n_classes;
   uint64_t *sums; /* [parameters] training: predicted bytes of sums; NULL: the plan was read */
   opi_arena scratch;
   opipe_error *err;
@@ -89,7 +101,16 @@ static opipe_status check_batch(const finish *f) {
   return status;
 }
 
+static void free_classes(finish *f) {
+  for (uint32_t k = 0; k < f->n_classes; ++k) {
+    opi_lists_free(f->classes[k].lists);
+    opi_cut_model_free(f->classes[k].model);
+  }
+  f->n_classes = 0;
+}
+
 static opipe_status build_model(finish *f) {
+  free_classes(f);
   opi_cut_model_free(f->model);
   f->model = NULL;
   const opi_cut_sources from = {.plan = &f->plan->decided,
@@ -98,6 +119,30 @@ static opipe_status build_model(finish *f) {
                                 .base = f->env->bind,
                                 .bound = f->bound};
   return opi_cut_model_build(&from, &f->model, f->err);
+}
+
+/* A plan of passes: models and lists of all classes of rows but the largest, which is f->model. */
+static opipe_status build_classes(finish *f, const uint32_t *alignment) {
+  const opi_decision *plan = &f->plan->decided;
+  const uint32_t n = plan->generation.context == 0 ? 0 : opi_generation_classes(&plan->generation);
+  free_classes(f);
+  for (uint32_t c = 0; c + 1 < n; ++c) {
+    built_class *k = &f->classes[f->n_classes++];
+    *k = (built_class){.given = *plan};
+    k->given.binding.dims = k->dims;
+    opi_row_model_dims(f->plan->rows, opi_generation_rows(&plan->generation, c), k->dims);
+    const opi_cut_sources from = {.plan = &k->given,
+                                  .times = &f->plan->predicted.times,
+                                  .file = f->env->model,
+                                  .base = f->env->bind,
+                                  .master = f->model->variants[0].slices[0].cut};
+    OPI_TRY(opi_cut_model_build(&from, &k->model, f->err));
+    OPI_TRY(opi_piece_plan_build(&k->given, k->model, f->err));
+    OPI_TRY(
+        opi_lists_build(k->model, alignment, false, plan->allocator, &k->lists, f->err));
+    f->more[c] = (opi_memory_more){k->model, k->lists};
+  }
+  return OPIPE_OK;
 }
 
 /* True if the cell also exists when backwards run whole. Cells passed only from I to W of one stage
@@ -202,7 +247,9 @@ static opipe_status predict(finish *f, const uint32_t *alignment, opi_memory *ou
     if (f->sums == NULL)
       return opi_fail_nomem(f->err, f->model->cuts[0]->n_params * sizeof *f->sums, "a prediction");
   }
-  return opi_memory_predict(&plan->decided, plan->predicted.n_streams, f->model, f->lists,
+  OPI_TRY(build_classes(f, alignment));
+  return opi_memory_predict(&plan->decided, plan->predicted.n_streams, f->model, f->lists, f->more,
+                            f->n_classes,
                             f->devices, 0, out_memory, f->sums, f->err);
 }
 
@@ -326,7 +373,10 @@ static bool all_asked(const opi_making *making) {
 
 opipe_status opi_making_finish(opi_making *making, const opi_bound *bound, opipe_error *err) {
   opi_plan *plan = making->plan;
-  finish f = {.env = making->env, .making = making, .plan = plan, .bound = bound, .err = err};
+  finish f = {.making = making, .plan = plan, .bound = bound, .err = err};
+  opi_plan_env env = *making->env;
+  env.model = opi_plan_model(plan, making->env->model);
+  f.env = &env;
   opi_arena_init(&f.scratch, plan->decided.allocator, 0);
   const opipe_status status = finish_all(&f);
   plan->predicted.counted = status == OPIPE_OK && all_asked(making);
@@ -334,6 +384,7 @@ opipe_status opi_making_finish(opi_making *making, const opi_bound *bound, opipe
     if (f.devices[r].device != NULL)
       f.backends[r].table->device_close(f.devices[r].device);
   }
+  free_classes(&f);
   opi_lists_free(f.lists);
   opi_cut_model_free(f.model);
   opi_arena_release(&f.scratch);

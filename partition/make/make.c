@@ -8,6 +8,7 @@
 #include "partition/cost/backward.h"
 #include "partition/make/devices.h"
 #include "partition/make/making.h"
+#include "partition/make/passes.h"
 #include "partition/make/tensor.h"
 #include "partition/make/work.h"
 #include "partition/memory/caps.h"
@@ -34,6 +35,9 @@ typedef struct planner {
   opi_layout_wish wish;   /* replicas are set at the start, the rest by the layout */
   const opi_bound *bound; /* of the larger shape class */
   opi_bound *own_bound;   /* the same if bound here, else NULL */
+  opi_plan_env rows_env;  /* of a plan of passes, in place of the caller's */
+  opi_bind_options rows_bind;
+  opi_dim_binding rows_dims[OPI_ROW_DIMS];
   opi_training *training; /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
@@ -551,6 +555,66 @@ static opipe_status cut(planner *p) {
                   (unsigned long long)enough);
 }
 
+/* A plan of passes is one of the model's row form, bound for the most rows. */
+static opipe_status begin_passes(planner *p) {
+  OPI_TRY(opi_passes_begin(p->env, p->params, p->plan, p->err));
+  p->rows_env = *p->env;
+  p->rows_bind = *p->env->bind;
+  opi_row_model_dims(p->plan->rows, p->plan->rows->sizes.rows, p->rows_dims);
+  p->rows_bind.dims = p->rows_dims;
+  p->rows_bind.n_dims = OPI_ROW_DIMS;
+  p->rows_env.model = &p->plan->rows->model;
+  p->rows_env.bind = &p->rows_bind;
+  p->rows_env.bound = NULL;
+  p->env = p->making.env = &p->rows_env;
+  return OPIPE_OK;
+}
+
+static opipe_status cut_with(planner *p, uint32_t n_pages) {
+  opi_passes_set_pages(p->plan, p->own_bound, n_pages);
+  p->plan->predicted.memory = NULL;
+  return cut(p);
+}
+
+/* Pages as asked for; or all that active sequences can use; or, where these do not fit, as many as
+ * fit beside the cut that is found with one sequence's. */
+static opipe_status cut_for_pages(planner *p) {
+  enum { TRIES = 4 };
+  opi_plan *plan = p->plan;
+  const opi_generation *g = &plan->decided.generation;
+  const uint32_t least = (g->context - 1) / g->page + 1, asked = g->n_pages;
+  const uint64_t most = (uint64_t)least * g->active;
+  opipe_error own = OPIPE_ERROR_INIT;
+  opipe_error *err = p->err;
+  plan->predicted.pages_rank = OPIPE_NONE;
+  if (asked != 0)
+    return cut_with(p, asked);
+  p->err = &own;
+  opipe_status status = most > INT32_MAX ? OPIPE_E_LIMIT : cut_with(p, (uint32_t)most);
+  p->err = err;
+  if (status != OPIPE_E_LIMIT) {
+    if (status < 0 && err != NULL)
+      *err = own;
+    return status;
+  }
+  OPI_TRY(cut_with(p, least));
+  uint32_t n = opi_passes_room(plan, &plan->predicted.pages_rank);
+  n = n > most ? (uint32_t)most : n;
+  for (uint32_t i = 0; i < TRIES && n > least; ++i, --n) {
+    opi_passes_set_pages(plan, p->own_bound, n);
+    plan->decided.actions = NULL;
+    p->err = &own;
+    status = finish(p, &own);
+    p->err = err;
+    if (status != OPIPE_E_LIMIT) {
+      if (status < 0 && err != NULL)
+        *err = own;
+      return status;
+    }
+  }
+  return cut_with(p, least);
+}
+
 /* Ranks that share a cap get equal parts of what it leaves free. */
 static opipe_status improve(planner *p) {
   opi_rank_bytes needs;
@@ -594,9 +658,11 @@ static opipe_status cut_for_any_kernels(planner *p) {
   if (status == OPIPE_OK)
     status = profile_ranks(p);
   if (status == OPIPE_OK)
-    status = cut(p);
+    status = p->plan->rows == NULL ? cut(p) : cut_for_pages(p);
   if (status == OPIPE_OK)
     status = improve(p);
+  if (status == OPIPE_OK && p->plan->rows != NULL)
+    status = opi_passes_time(p->env, p->plan, p->making.facts, p->params->cost, p->err);
   swap_options(p);
   return status;
 }
@@ -631,6 +697,8 @@ static opipe_status make(planner *p) {
     OPI_TRY(opi_cut_parse(p->params->cut, &p->scratch, &p->edges, &p->n_edges, &p->n_boundaries,
                           p->err));
   }
+  if (p->params->generation != NULL)
+    OPI_TRY(begin_passes(p));
   OPI_TRY(copy_dims(p));
   OPI_TRY(opi_states_copy(plan, p->params, p->err));
   if (p->spec == NULL) {
@@ -642,9 +710,11 @@ static opipe_status make(planner *p) {
     p->wish.rank_replicas = p->spec->rank_replicas;
   }
   decided->n_microbatches = p->params->n_microbatches == 0 ? 1 : p->params->n_microbatches;
-  OPI_TRY(opi_batch_choose(p->env, p->params->batch_dim, plan, p->err));
+  if (plan->rows == NULL)
+    OPI_TRY(opi_batch_choose(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(choose_layout(p));
   OPI_TRY(opi_schedule_limit(decided, p->err));
+  OPI_TRY(opi_passes_check(decided, p->err));
   OPI_TRY(opi_batch_settle(p->env, p->params->batch_dim, plan, p->err));
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->making.facts, p->err));
   OPI_TRY(opi_tensor_devices(decided, p->err));

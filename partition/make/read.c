@@ -5,6 +5,7 @@
 #include "partition/file/read.h"
 
 #include "partition/make/make.h"
+#include "partition/make/passes.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
 #include "partition/program/states.h"
@@ -12,6 +13,11 @@
 static opipe_status read_parts(opi_reading *r, const opi_plan_env *env, opi_bound **out_bound) {
   const opi_decision *plan = &r->plan->decided;
   OPI_TRY(opi_reading_beginning(r));
+  opi_plan_env own = *env;
+  if (plan->generation.context != 0)
+    OPI_TRY(opi_passes_open(env, r->plan, r->err));
+  own.model = opi_plan_model(r->plan, env->model);
+  env = &own;
   const int64_t rows = opi_microbatch_rows_most(plan);
   OPI_TRY(opi_plan_bind(plan, env->model, env->bind, rows, out_bound, r->err));
   const opi_graph *graph = (*out_bound)->graph;

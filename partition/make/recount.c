@@ -112,6 +112,7 @@ opipe_status opi_plan_count_memory(const opi_plan_env *env, const opi_plan *plan
   opi_plan_env seen = *env;
   recount c = {.env = &seen, .own = *plan, .err = err};
   seen.visitor = visitor;
+  seen.model = opi_plan_model(plan, env->model);
   opi_arena_init(&c.own.arena, plan->decided.allocator, 0);
   const opipe_status status = count(&c);
   if (status == OPIPE_OK && out_memory != NULL)

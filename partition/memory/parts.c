@@ -78,8 +78,8 @@ static void fill_row(const parts *p, uint32_t from, opi_parts_run *row) {
   for (uint32_t k = from; k < p->plan->n_stages; ++k) {
     const opi_memory *m = &p->memory[k * p->model->n_members];
     const uint64_t arena = m->activation_bytes + m->workspace_bytes;
-    uint64_t own =
-        m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes - p->rank_bytes;
+    uint64_t own = m->params_bytes + m->gradient_bytes + m->optimizer_bytes + m->version_bytes +
+                   m->state_bytes - p->rank_bytes;
     for (uint32_t i = 0; i < p->n_slots[k]; ++i) {
       const uint32_t slot = p->slots[k][i];
       const uint64_t again = p->slot_seen[slot] == from + 1 ? again_bytes(p, slot) : 0;
@@ -138,7 +138,7 @@ static opipe_status predict(parts *p, const opi_rank_device *device, opi_arena *
   for (uint32_t k = 0; k < n; ++k)
     devices[k] = *device;
   const opi_lists lists = {.boundary_bytes = nothing, .stash_bytes = nothing};
-  OPI_TRY(opi_memory_predict(p->plan, 0, p->model, &lists, devices, 0, memory, NULL, err));
+  OPI_TRY(opi_memory_predict(p->plan, 0, p->model, &lists, NULL, 0, devices, 0, memory, NULL, err));
   p->memory = memory;
   return fill_runs(p, scratch, runs, err);
 }

@@ -59,10 +59,23 @@ static opipe_status show(const predict *p, uint32_t rank, opipe_program *program
              : d->visitor->visit(d->visitor->ctx, rank, d->backend, d->device, program, p->err);
 }
 
-static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, uint32_t program) {
+/* The place of an instance's program in p->programs. */
+static opipe_program **place_of(const predict *p, uint32_t instance, uint32_t class,
+                                uint32_t program) {
   const opi_piece_plan *plan = &p->model->piece_plan;
+  const uint32_t stage = instance / plan->n_replicas;
+  const uint32_t piece = stage % p->model->n_pieces, width = p->model->n_members;
+  const uint32_t at = piece % width * (p->model->n_pieces / width) + piece / width; /* by member */
+  return &p->programs[plan->whole_of[instance] * p->per_instance +
+                      (at * p->model->n_classes + class) * OPI_PROGRAMS + program];
+}
+
+/* to: NULL where there is no such instance. */
+static opipe_status compile_one(predict *p, const opi_cut_model *model, uint32_t instance,
+                                uint32_t class, uint32_t program, opipe_program **to) {
+  const opi_piece_plan *plan = &model->piece_plan;
   const uint32_t stage = instance / plan->n_replicas, rank = plan->instance_rank[instance];
-  const opi_program *cut = opi_program_of(p->model->cuts[class], stage, program);
+  const opi_program *cut = opi_program_of(model->cuts[class], stage, program);
   if (rank == OPIPE_NONE || cut->graph.n_nodes == 0)
     return OPIPE_OK;
   const opi_backend_ref *backend = p->devices[rank].backend;
@@ -71,12 +84,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
       .struct_size = (uint32_t)OPIPE_END(opipe_compile_params, stage),
       .flags = p->compile_flags | (opi_plan_trains(p->plan) ? (uint32_t)OPIPE_COMPILE_OWNED : 0u),
       .graph = &cut->graph,
-      .stage = stage / p->model->n_pieces};
+      .stage = stage / model->n_pieces};
   opipe_program_info info = {.struct_size = (uint32_t)OPIPE_END(opipe_program_info, arena_bytes)};
-  const uint32_t piece = stage % p->model->n_pieces, width = p->model->n_members;
-  const uint32_t at = piece % width * (p->model->n_pieces / width) + piece / width; /* by member */
-  opipe_program **to = &p->programs[p->model->piece_plan.whole_of[instance] * p->per_instance +
-                                    (at * p->model->n_classes + class) * OPI_PROGRAMS + program];
   if (backend == NULL) {
     OPI_TRY(
         opi_estimate_arena(&cut->graph, align, plan->whole->allocator, &info.arena_bytes, p->err));
@@ -88,8 +97,8 @@ static opipe_status compile_one(predict *p, uint32_t instance, uint32_t class, u
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;
   /* others compute the same for other rows and tokens, an evaluation repeats it */
-  const bool first = piece == 0 || p->model->n_members > 1;
-  if (class == 0 && first && program != OPI_PROGRAM_E)
+  const bool first = stage % model->n_pieces == 0 || model->n_members > 1;
+  if (class == 0 && first && model == p->model && program != OPI_PROGRAM_E)
     m->n_rounded += info.n_rounded;
   if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))
     return beyond(p, rank, "copies for nodes that run elsewhere");
@@ -107,7 +116,8 @@ static opipe_status compile_all(predict *p) {
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t c = 0; c < p->model->n_classes; ++c) {
       for (uint32_t k = 0; k < p->model->cuts[c]->n_kinds; ++k) {
-        const opipe_status status = compile_one(p, i, c, k);
+        opipe_program **to = view->instance_rank[i] == OPIPE_NONE ? NULL : place_of(p, i, c, k);
+        const opipe_status status = compile_one(p, p->model, i, c, k, to);
         if (status < 0 && opi_plan_trains(p->plan)) {
           return opi_error_prefix(p->err, "rank %u, stage %u: ", view->instance_rank[i],
                                   i / view->n_replicas / p->model->n_pieces);
@@ -115,6 +125,20 @@ static opipe_status compile_all(predict *p) {
         OPI_TRY(status);
       }
     }
+  }
+  return OPIPE_OK;
+}
+
+/* Programs for other numbers of rows. */
+static opipe_status compile_more(predict *p, const opi_memory_more *more) {
+  const opi_piece_plan *view = &more->model->piece_plan;
+  for (uint32_t i = 0; i < view->n_stages * view->n_replicas; ++i) {
+    opipe_program *program = NULL;
+    const uint32_t rank = view->instance_rank[i];
+    const opipe_status status = compile_one(p, more->model, i, 0, OPI_PROGRAM_F, &program);
+    if (program != NULL)
+      p->devices[rank].backend->table->program_free(program);
+    OPI_TRY(status);
   }
   return OPIPE_OK;
 }
@@ -217,6 +241,23 @@ static opipe_status list_params(predict *p) {
   return OPIPE_OK;
 }
 
+/* Bytes of tensors that the rank holds for all its programs; false: beyond 2^64. */
+static bool add_held(const predict *p, uint32_t rank, uint64_t *io_bytes) {
+  const opi_piece_plan *plan = &p->model->piece_plan;
+  const opi_cut *cut = p->model->cuts[0];
+  const uint32_t align = p->devices[rank].alignment == 0 ? 1 : p->devices[rank].alignment;
+  for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i) {
+    const uint32_t stage = i / plan->n_replicas;
+    for (uint32_t c = cut->cell_first[stage];
+         plan->instance_rank[i] == rank && c < cut->cell_first[stage + 1]; ++c) {
+      if (cut->cells[c].held &&
+          opi_add_u64(*io_bytes, opi_align_up(cut->cells[c].n_bytes, align), io_bytes))
+        return false;
+    }
+  }
+  return true;
+}
+
 /* Adds the states that streams keep between requests; false: beyond 2^64. */
 static bool add_states(predict *p, uint32_t rank) {
   const opi_decision *plan = p->plan;
@@ -224,14 +265,15 @@ static bool add_states(predict *p, uint32_t rank) {
   opi_memory *m = &p->memory[rank];
   uint32_t home = 0;
   if (plan->n_states == 0)
-    return true;
+    return add_held(p, rank, &m->state_bytes);
   m->stream_bytes = opi_stream_bytes(plan, rank, align, &home);
   const uint64_t n = opi_streams_at(plan, p->n_streams, home);
   m->state_bytes = n * m->stream_bytes;
   return n == 0 || m->state_bytes / n == m->stream_bytes;
 }
 
-static opipe_status predict_all(predict *p, const opi_lists *lists) {
+static opipe_status predict_all(predict *p, const opi_lists *lists, const opi_memory_more *more,
+                                uint32_t n_more) {
   const opi_decision *plan = p->plan;
   const uint32_t n = plan->n_stages * plan->n_replicas;
   p->per_instance = OPI_PROGRAMS * p->model->n_classes * p->model->n_pieces;
@@ -253,6 +295,8 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
   OPI_TRY(opi_layouts_begin(&p->layouts, p->model->cuts[0]->n_params, &p->scratch, p->err));
   OPI_TRY(list_params(p));
   OPI_TRY(compile_all(p));
+  for (uint32_t k = 0; k < n_more; ++k)
+    OPI_TRY(compile_more(p, &more[k]));
   OPI_TRY(add_packed(p));
   if (opi_plan_trains(plan))
     OPI_TRY(add_weights(p));
@@ -261,6 +305,8 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
     m->workspace_bytes = p->workspace_bytes[r];
     m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
     m->boundary_bytes = lists->boundary_bytes[r];
+    for (uint32_t k = 0; k < n_more; ++k)
+      m->boundary_bytes += more[k].lists->boundary_bytes[r];
     m->stash_bytes = lists->stash_bytes[r];
     uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;
     if (!add_states(p, r) || opi_add_u64(total, m->state_bytes, &total) ||
@@ -275,6 +321,7 @@ static opipe_status predict_all(predict *p, const opi_lists *lists) {
 
 opipe_status opi_memory_predict(const opi_decision *plan, uint32_t n_streams,
                                 const opi_cut_model *model, const opi_lists *lists,
+                                const opi_memory_more *more, uint32_t n_more,
                                 const opi_rank_device *devices, uint32_t compile_flags,
                                 opi_memory *out_memory, uint64_t *out_sums, opipe_error *err) {
   predict p = {.plan = plan,
@@ -286,7 +333,7 @@ opipe_status opi_memory_predict(const opi_decision *plan, uint32_t n_streams,
                .compile_flags = compile_flags,
                .err = err};
   opi_arena_init(&p.scratch, plan->allocator, 0);
-  const opipe_status status = predict_all(&p, lists);
+  const opipe_status status = predict_all(&p, lists, more, n_more);
   const uint32_t n = plan->n_stages * plan->n_replicas * p.per_instance;
   const uint32_t each = p.per_instance / model->n_members; /* of a member */
   for (uint32_t i = 0; p.programs != NULL && i < n; ++i) {

@@ -27,6 +27,31 @@ typedef struct opi_state_pair {
   uint32_t stage; /* produces the output and reads the input */
 } opi_state_pair;
 
+/* A plan of passes: its graphs are the model's row form (loader/passes/row_model.h), one for each
+ * class of rows: 1, 2, 4 ... rows. */
+typedef struct opi_generation {
+  uint32_t context; /* most tokens of a sequence; 0: the plan is not one of passes */
+  uint32_t page, n_pages;
+  uint32_t rows;        /* most of a pass */
+  uint32_t active;      /* most sequences with pages */
+  uint32_t groups;      /* passes in flight */
+  uint32_t draft;       /* most drafted ids of a sequence */
+  double gap;           /* longest pass with slices of prompts, in passes of `active` rows; or */
+  double gap_ms;        /* in milliseconds; both 0: no limit */
+  const char *output;   /* logits, in the model's file */
+} opi_generation;
+enum { OPI_GENERATION_CLASSES = 32 };
+static inline uint32_t opi_generation_classes(const opi_generation *g) {
+  uint32_t n = 0;
+  while (n + 1 < OPI_GENERATION_CLASSES && (UINT32_C(1) << n) < g->rows)
+    ++n;
+  return n + 1;
+}
+/* Rows of class c; the last has `rows`. */
+static inline uint32_t opi_generation_rows(const opi_generation *g, uint32_t c) {
+  return c + 1 < opi_generation_classes(g) ? UINT32_C(1) << c : g->rows;
+}
+
 /* How the model is bound; the graph of every micro-batch follows from it. Written before the
  * layout. The batch is chosen first and settled once the number of micro-batches is known. */
 typedef struct opi_plan_binding {
@@ -52,6 +77,7 @@ typedef struct opi_decision {
                               weight values */
   opi_plan_binding binding;
   const opi_train_spec *train; /* NULL: a forward plan */
+  opi_generation generation;
   opi_state_pair *states;      /* [n_states] forward plans; each stream has two buffers of each */
   uint32_t n_states;
   uint32_t n_microbatches; /* per request or mini-batch, over all replicas */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "loader/passes/row_model.h"
+
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err) {
   opi_plan *plan = opi_alloc_zero(allocator, 1, sizeof(*plan));
   if (plan == NULL)
@@ -18,8 +20,13 @@ void opi_plan_free(opi_plan *plan) {
   if (plan == NULL)
     return;
   const opipe_allocator *allocator = plan->decided.allocator;
+  opi_row_model_free(plan->rows);
   opi_arena_release(&plan->arena);
   opi_free(allocator, plan, sizeof(*plan));
+}
+
+const opi_model *opi_plan_model(const opi_plan *plan, const opi_model *file) {
+  return plan->rows == NULL ? file : &plan->rows->model;
 }
 
 const char *opi_cost_name(uint32_t kind) {

@@ -22,6 +22,7 @@ typedef struct opi_plan {
   uint64_t hash[2]; /* XXH3-128 of `decided` as written; ranks compare it */
   opi_decision decided;
   opi_prediction predicted;
+  struct opi_row_model *rows; /* a plan of passes: its model, owned; else NULL */
 } opi_plan;
 
 opipe_status opi_plan_new(const opipe_allocator *allocator, opi_plan **out_plan, opipe_error *err);
@@ -40,5 +41,8 @@ static inline double opi_plan_utilisation(const opi_plan *plan) {
                    (plan->predicted.peak_flops * plan->predicted.interval_ns * 1e-9)
              : 0;
 }
+
+/* The model whose graphs the plan's are. */
+const opi_model *opi_plan_model(const opi_plan *plan, const opi_model *file);
 
 #endif /* OPI_PLAN_H */

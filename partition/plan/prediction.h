@@ -16,7 +16,7 @@ typedef struct opi_memory {
   uint64_t boundary_bytes; /* received tensors, inputs and results of requests; if packed, the bytes
                               beyond the stashes */
   uint64_t gradient_bytes, optimizer_bytes, version_bytes, stash_bytes; /* training only */
-  uint64_t state_bytes;  /* of the plan's n_streams */
+  uint64_t state_bytes;  /* of the plan's n_streams; of a plan of passes: pages */
   uint64_t stream_bytes; /* of one stream, at its home; not in the total */
   uint64_t total_bytes;  /* sum, each piece rounded as allocated */
   uint64_t
@@ -112,6 +112,10 @@ typedef struct opi_prediction {
                              Not written, like the next */
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
   uint32_t n_whole, n_divided;
+  /* Of a plan of passes. A pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
+   * without keys; keys take key_ns for each that each row sees. */
+  double pass_ns[32], stage_ns[32], key_ns;
+  uint32_t pages_rank; /* leaves least room for pages; OPIPE_NONE: the pages were given */
   const struct opi_kernels *kernels; /* plan/kernels.h: chosen by measuring; NULL: none */
 } opi_prediction;
 

@@ -166,6 +166,7 @@ static opipe_status outer_cell(opi_cut_builder *b, opi_cell cell) {
     return add_cell(b, cell);
   }
   cell.source = OPI_CELL_REQUEST;
+  cell.held = (b->graph->values[cell.value].flags & OPI_VALUE_HELD) != 0;
   cell.port = b->port_of_value[cell.value];
   if (cell.port == OPIPE_NONE) {
     return opi_fail(b->err, OPIPE_E_INTERNAL, "tensor '%s' has no producer",

@@ -54,6 +54,8 @@ typedef struct opi_cell {
   uint32_t state;       /* OPI_STATE_*, 0: none */
   uint32_t state_index; /* of the training's states */
   bool stash;           /* one program of the stage keeps it for another */
+  bool held;            /* REQUEST: no request's input; the rank has it from run to run, at one
+                           place for all numbers of rows (OPI_VALUE_HELD) */
   uint64_t n_bytes;
 } opi_cell;
 

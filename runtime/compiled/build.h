@@ -66,6 +66,12 @@ typedef struct opi_rank_needs {
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err);
 void opi_shape_memory_free(opi_shape *shape);
 
+/* -- resident.c: tensors that ranks hold for all shapes. The plan's own shape finds them and takes their
+ * memory, others find their places by name -- */
+opipe_status opi_residents_find(opi_compiled *shape, opipe_error *err);
+opipe_region opi_resident_region(const opi_compiled *shape, uint32_t held);
+void opi_residents_free(opi_shapes *shapes);
+
 /* -- meet.c: sums over tensor groups. Errors: UNSUPPORTED, a transport without collectives -- */
 opipe_status opi_meets_make(opi_compiled *shape, opipe_error *err);
 void opi_meets_stop(opi_compiled *shape);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "loader/passes/row_model.h"
 #include "runtime/compiled/build.h"
 
 static opi_shape *shape_new(opi_setup *s, opipe_error *err) {
@@ -198,6 +199,17 @@ static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows
   return OPIPE_OK;
 }
 
+/* Once all shapes of a plan of passes are there, a request of another is refused. */
+static opipe_status check_fixed(const opi_setup *s, const opi_request *request, opipe_error *err) {
+  const opi_generation *g = &s->plan->decided.generation;
+  if (!s->shapes->fixed)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "a pass of %lld rows: the plan has classes of 1, 2, 4 ... %u rows, each with wanted "
+                  "rows, sequences and copies of its own",
+                  (long long)request->feeds[0].shape[0], g->rows);
+}
+
 static opipe_status shape_get(opi_setup *s, const opi_request *request, int64_t rows,
                               opi_shape **out_shape, opipe_error *err) {
   for (uint32_t i = 0; request != NULL && i < s->shapes->n_places; ++i) {
@@ -207,6 +219,8 @@ static opipe_status shape_get(opi_setup *s, const opi_request *request, int64_t 
     *out_shape = shape;
     return OPIPE_OK;
   }
+  if (request != NULL)
+    OPI_TRY(check_fixed(s, request, err));
   return build(s, request, rows, out_shape, err);
 }
 
@@ -240,11 +254,47 @@ opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err) {
   return shape_get(s, NULL, 0, &own, err);
 }
 
+/* The shape of a pass of class c. */
+static opipe_status open_class(opi_setup *s, uint32_t c, opi_request *pass, opipe_error *err) {
+  opi_dim_binding dims[OPI_ROW_DIMS];
+  opi_shape *shape = NULL;
+  opi_row_model_dims(s->plan->rows, opi_generation_rows(&s->plan->decided.generation, c), dims);
+  for (uint32_t i = 0; i < s->n_inputs; ++i) {
+    const opi_value *value = s->inputs[i].value;
+    for (int32_t d = 0; d < value->rank; ++d) {
+      int64_t n = value->shape[d];
+      for (uint32_t k = 0; n < 0 && k < OPI_ROW_DIMS; ++k)
+        n = strcmp(value->dim_names[d], dims[k].name) == 0 ? dims[k].value : n;
+      pass->feeds[i].shape[d] = n;
+    }
+  }
+  return shape_get(s, pass, 0, &shape, err);
+}
+
+opipe_status opi_shapes_open_all(opi_shapes *shapes, opipe_error *err) {
+  opi_setup *s = shapes->setup;
+  opi_arena scratch;
+  opipe_status status = OPIPE_OK;
+  if (s->plan->rows == NULL)
+    return OPIPE_OK;
+  opi_arena_init(&scratch, s->allocator, 0);
+  opi_request pass = {.n_microbatches = 1, .setup = s};
+  pass.feeds = OPI_ARENA_ARRAY(&scratch, opi_feed, s->n_inputs);
+  if (pass.feeds == NULL)
+    status = opi_fail_nomem(err, s->n_inputs * sizeof *pass.feeds, "passes");
+  for (uint32_t c = 0; c < opi_generation_classes(&s->plan->decided.generation) && status >= 0; ++c)
+    status = open_class(s, c, &pass, err);
+  opi_arena_release(&scratch);
+  shapes->fixed = status == OPIPE_OK;
+  return status;
+}
+
 void opi_shapes_stop(opi_shapes *shapes) {
   for (uint32_t i = 0; shapes->list != NULL && i < shapes->n_places; ++i) {
     if (shapes->list[i] != NULL)
       shape_stop(shapes->list[i]);
   }
+  opi_residents_free(shapes);
   if (shapes->weights != NULL)
     opi_weights_close(shapes->weights);
 }

@@ -74,6 +74,7 @@ opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
         (opi_rank_needs){.boundary_bytes = t->lists->boundary_bytes[r] + t->lists->stash_bytes[r],
                          .arena_bytes = t->seats[r].arena_bytes};
   }
+  OPI_TRY(opi_residents_find(t, err));
   OPI_TRY(opi_shape_memory(t->shape, needs, err));
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
@@ -92,6 +93,8 @@ opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t micr
   const opi_piece_plan *plan = t->pieces;
   const opi_cell *c = &t->model->cuts[opi_class_at(t, microbatch)]->cells[cell];
   const size_t occurrence = (size_t)cell * plan->n_microbatches + microbatch;
+  if (c->held)
+    return opi_resident_region(t, t->resident_of[occurrence]);
   return (opipe_region){.buffer = t->shape->boundary[t->lists->lies_on[occurrence]].buffer,
                         .offset_bytes = t->lists->offsets[occurrence],
                         .n_bytes = c->n_bytes};
@@ -99,6 +102,8 @@ opipe_region opi_cell_region(const opi_compiled *t, uint32_t cell, uint32_t micr
 
 char *opi_cell_host(const opi_compiled *t, uint32_t cell, uint32_t microbatch) {
   const size_t occurrence = (size_t)cell * t->pieces->n_microbatches + microbatch;
+  if (t->model->cuts[opi_class_at(t, microbatch)]->cells[cell].held)
+    return NULL; /* its reader alone touches it */
   char *host = t->shape->boundary[t->lists->lies_on[occurrence]].host;
   return host == NULL ? NULL : host + t->lists->offsets[occurrence];
 }

@@ -34,6 +34,8 @@
 
 /* The plan's own shape, and with it a training session's weights. Once devices are open. */
 opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err);
+/* A plan of passes: the shapes of all classes of rows, after which none is added. Nothing else. */
+opipe_status opi_shapes_open_all(opi_shapes *shapes, opipe_error *err);
 /* Gives back all that is the backends' and the transport's; nothing runs any more. */
 void opi_shapes_stop(opi_shapes *shapes);
 void opi_shapes_free(opi_shapes *shapes);

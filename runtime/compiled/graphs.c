@@ -122,6 +122,8 @@ static opipe_status match_ports(opi_compiled *t, const opi_variant_slice *slice,
     const uint32_t i = find_input(s, labels ? training->labels_name : value->name);
     ports->input[p] = i;
     ports->axis[p] = i == OPIPE_NONE ? -1 : s->inputs[i].batch_axis;
+    if ((value->flags & OPI_VALUE_HELD) != 0)
+      continue; /* no input of a request */
     if ((i == OPIPE_NONE || s->inputs[i].value->rank != value->rank) && t->model->n_slices == 1) {
       return opi_fail(err, OPIPE_E_INTERNAL,
                       "a graph reads input '%s' of rank %d, which the model does not have",

@@ -99,7 +99,8 @@ static bool place_cell(const opi_request *request, uint32_t index, uint32_t m,
   const opi_rank *rank = &s->ranks[t->pieces->instance_rank[opi_instance_at(t, cell->stage, m)]];
   uint32_t item = 0;
   only at;
-  const bool lies = cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
+  const bool lies = cell->held                         ? false
+                    : cell->source == OPI_CELL_REQUEST ? find_fed(request, cell, m, &item, &at)
                     : cell->source == OPI_CELL_MADE  ? find_made(request, index, m, &item, &at)
                                                      : false;
   if (!lies || rank->setup == NULL || at.n_bytes == 0 || at.whole_at % rank->alignment != 0)

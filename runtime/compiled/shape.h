@@ -131,6 +131,8 @@ typedef struct opi_compiled {
   opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */
   uint32_t *eval_of_step;    /* the same for evaluations, where programs without dropout run */
+  uint32_t *resident_of;         /* [cells * microbatches] index in opi_shapes.residents; OPIPE_NONE: it lies
+                                in the boundary buffer. NULL: all do */
   opi_ports **ports;         /* [n_variants][n_slices * members of a tensor group] */
   struct opi_train_counter *counters; /* [n_variants * n_slices]; count.c */
   int32_t token_axis;                 /* training, with slices: of labels and logits */
@@ -156,6 +158,14 @@ typedef struct opi_shapes_above {
                         opipe_error *io_err);
 } opi_shapes_above;
 
+/* A tensor that a rank holds for all shapes (opi_cell.held). */
+typedef struct opi_resident {
+  const char *name;
+  uint32_t stage, replica; /* of the plan */
+  uint32_t rank;
+  uint64_t offset_bytes, n_bytes; /* in the rank's block */
+} opi_resident;
+
 struct opi_streams;
 struct opi_lent_places;
 
@@ -175,6 +185,10 @@ typedef struct opi_shapes {
   uint64_t n_numbered;               /* requests so far; orders uses, for eviction; submit_lock */
   _Atomic(const uint32_t *) awaited; /* flag of a value that the last submit needed; NULL: none */
   struct opi_streams *streams;       /* NULL: the plan has no pairs */
+  opi_resident *residents;               /* [n_residents] of a plan of passes */
+  opi_block *resident_blocks;            /* [n_ranks] where they lie */
+  uint32_t n_residents;
+  bool fixed;                        /* no shape is added any more */
   struct opi_lent_places *places;    /* programs bound to tensors of hosts; submit_lock */
   /* written by open, with the plan's own shape */
   const opi_cut *master;       /* whose parameter table all shapes use */

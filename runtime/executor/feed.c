@@ -45,7 +45,7 @@ static opipe_status load_cells(opi_rank *rank, const opi_request *request, const
   opipe_status status = OPIPE_OK;
   const uint32_t before = *part;
   while (status == OPIPE_OK && first + *part < end) {
-    if (cut->cells[first + *part].source == OPI_CELL_REQUEST)
+    if (cut->cells[first + *part].source == OPI_CELL_REQUEST && !cut->cells[first + *part].held)
       status = load_cell(rank, request, first + *part, step->microbatch, err);
     *part += status == OPIPE_OK;
   }
@@ -61,7 +61,7 @@ static bool feeds_ready(const opi_compiled *t, const opi_request *request, const
   const uint32_t first = cut->cell_first[step->stage], end = cut->cell_first[step->stage + 1];
   bool ready = true;
   for (uint32_t c = first; c < end && ready; ++c) {
-    ready = cut->cells[c].source != OPI_CELL_REQUEST ||
+    ready = cut->cells[c].source != OPI_CELL_REQUEST || cut->cells[c].held ||
             opi_feed_ready(request, ports->input[cut->cells[c].port]);
   }
   return ready;

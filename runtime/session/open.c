@@ -84,6 +84,12 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
   s->shapes->n_places = p->max_shapes != 0 ? p->max_shapes : SHAPES;
   if (s->shapes->n_places < PLACES_LEAST)
     s->shapes->n_places = PLACES_LEAST;
+  if (s->plan->decided.generation.context != 0) {
+    const uint32_t n = opi_generation_classes(&s->plan->decided.generation) + 1;
+    const uint32_t groups = s->plan->decided.generation.groups;
+    s->shapes->n_places = n > s->shapes->n_places ? n : s->shapes->n_places;
+    s->max_in_flight = groups > s->max_in_flight ? groups : s->max_in_flight;
+  }
   if (s->shapes->n_places > 65535) {
     return opi_fail(err, OPIPE_E_INVALID, "session_open: max_shapes %u, at most 65535",
                     s->shapes->n_places);
@@ -388,6 +394,7 @@ static opipe_status open_shape(opi_session *session, opipe_error *err) {
       s->plan->decided.versions == OPIPE_VERSIONS_DOUBLE_BUFFERED && !s->reference;
   OPI_TRY(opi_streams_open(s, err));
   OPI_TRY(opi_shapes_open(session->shapes, err));
+  OPI_TRY(opi_shapes_open_all(session->shapes, err));
   return opi_engine_build(session->engine, err);
 }
 

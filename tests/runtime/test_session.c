@@ -361,7 +361,7 @@ static void test_measured_memory_is_the_prediction(void) {
     OPI_ASSERT_OK_FATAL(
         toy_backend.device_open(t.backends[r].self, &open, &devices[r].device, &err), &err);
   }
-  OPI_ASSERT_OK(opi_memory_predict(&t.plan->decided, t.plan->predicted.n_streams, model, lists,
+  OPI_ASSERT_OK(opi_memory_predict(&t.plan->decided, t.plan->predicted.n_streams, model, lists, NULL, 0,
                                    devices, 0, predicted, NULL, &err),
                 &err);
   for (uint32_t r = 0; r < 3; ++r) {

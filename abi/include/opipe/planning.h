@@ -45,6 +45,28 @@ typedef struct opipe_device_choice {
 
 /* ---- plans ---- */
 
+#if OPIPE_TARGET_MINOR >= 5
+/* A plan for generation: its graphs work on token rows of any number of sequences, whose keys and
+ * values lie in pages on the ranks. A session of it computes passes of at most `rows` rows. It has
+ * programs for 1, 2, 4 ... `rows` rows, all compiled when it opens. */
+typedef struct opipe_generation_params {
+  uint32_t struct_size;
+  uint32_t context;   /* most tokens of a sequence, 2 at least */
+  uint64_t n_tokens;  /* whose keys and values are held, in whole pages; 0: as many as the caps
+                         leave room for, and at most `active` whole contexts */
+  uint32_t page;      /* tokens of a page: a multiple of the backends' unit; 0: 64 */
+  uint32_t rows;      /* most of a pass; 0: 64 */
+  uint32_t active;    /* most sequences with pages at a time; 0: 16 */
+  uint32_t groups;    /* most passes in flight; 0: as many as give most tokens by simulation */
+  uint32_t draft;     /* most drafted ids of a sequence in a pass; 0: none */
+  uint32_t reserved;  /* 0 */
+  double gap_passes;  /* longest pass with slices of prompts, in passes of one row for each active
+                         sequence; 0: see gap_ms */
+  double gap_ms;      /* the same in milliseconds, as predicted; 0, both: no limit */
+  const char *output; /* logits; NULL: the output before which most attentions stand */
+} opipe_generation_params;
+#endif
+
 enum { OPIPE_COST_RATES = 0, OPIPE_COST_MEASURED = 1 };
 
 typedef struct opipe_plan_params {
@@ -111,6 +133,10 @@ typedef struct opipe_plan_params {
   uint32_t tensor; /* members of a tensor group: each stage's products, tables and heads are divided
                       among so many ranks that follow each other. Ranks, which it must divide, count
                       all of them. 0: 1 */
+  /* Makes a plan for generation (decoders); UNSUPPORTED with training, states, micro-batches, token
+   * slices, replicas and tensor groups. The model need not be bound: dimensions of its binding are
+   * not read. NULL: a plan for requests. */
+  const opipe_generation_params *generation;
 #endif
 } opipe_plan_params;
 enum { OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u, OPIPE_PLAN_IMPROVE = 2u /* 1.3: search:from=NAME */ };

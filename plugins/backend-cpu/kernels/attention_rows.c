@@ -31,7 +31,23 @@ bool cpu_attention_rows_workspace(int32_t threads, const cpu_row_attention_args 
          !__builtin_mul_overflow(bytes, (uint64_t)threads, out_bytes);
 }
 
+/* A page's first tokens of kv head h. Keys lie in panels, of which whole ones are copied. */
+static void copy_head(const cpu_row_attention_args *g, const int64_t *copy, int64_t h) {
+  const int64_t from = (copy[0] * g->kv_heads + h) * g->page;
+  const int64_t to = (copy[1] * g->kv_heads + h) * g->page;
+  const int64_t keys = (copy[2] + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
+  memcpy(g->key_pages + to * g->qk_dim, g->key_pages + from * g->qk_dim,
+         (size_t)(keys * g->qk_dim) * sizeof(float));
+  memcpy(g->value_pages + to * g->v_dim, g->value_pages + from * g->v_dim,
+         (size_t)(copy[2] * g->v_dim) * sizeof(float));
+}
+
 void cpu_attention_rows_write(const cpu_row_attention_args *g, int64_t first, int64_t end) {
+  for (int64_t c = 0; c < g->n_copies; ++c) {
+    const int64_t *copy = g->copies + 3 * c;
+    for (int64_t h = first; h < end && copy[0] >= 0 && copy[0] != copy[1]; ++h)
+      copy_head(g, copy, h);
+  }
   for (int64_t r = 0; r < g->rows; ++r) {
     if (g->sequence[r] < 0)
       continue;

@@ -32,6 +32,9 @@ typedef struct cpu_row_attention_args {
                                      capped score; NULL: none */
   float *out;                     /* [rows][heads * v_dim]; zeros where there is no row */
   float scale, softcap;           /* as cpu_attention_args' */
+  int64_t n_copies;               /* made before any row is written, in order */
+  const int64_t *copies;          /* [n_copies][3]: from page, to page, first tokens; a page
+                                     below 0: none */
   int64_t window;                 /* > 0: keys that a row sees, its own the last; 0: all */
   void *workspace;                /* cpu_attention_rows_workspace */
 } cpu_row_attention_args;
@@ -41,7 +44,7 @@ bool cpu_attention_rows_workspace(int32_t threads, const cpu_row_attention_args 
                                   uint64_t *out_bytes);
 /* Writes the keys and values of all rows into their pages, then attends. */
 void cpu_attention_rows(const cpu_exec *x, const cpu_row_attention_args *args);
-/* The first half alone, kv heads [first, end). */
+/* The first half alone, kv heads [first, end): copies, then rows. */
 void cpu_attention_rows_write(const cpu_row_attention_args *args, int64_t first, int64_t end);
 
 /* The keys of 64 tokens from key `at` on, a multiple of 64, as [qk_dim][64]; the value of one. */

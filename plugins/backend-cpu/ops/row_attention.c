@@ -8,7 +8,7 @@
 #include "../kernels/kernels.h"
 #include "loop.h"
 
-enum { IN_Q, IN_K, IN_V, IN_POSITION, IN_SEQUENCE, IN_TABLE, IN_KEYS, IN_VALUES, IN_SLOPES };
+enum { IN_Q, IN_K, IN_V, IN_POSITION, IN_SEQUENCE, IN_TABLE, IN_KEYS, IN_VALUES, IN_SLOPES, IN_COPIES };
 
 typedef struct row_plan {
   cpu_row_attention_args sizes; /* no pointers */
@@ -48,6 +48,32 @@ static opipe_status check_rows(const cpu_call *call, const cpu_row_attention_arg
   return OPIPE_OK;
 }
 
+/* Both pages of every copy, and its tokens. */
+static opipe_status check_copies(const cpu_call *call, const cpu_row_attention_args *g,
+                                 opipe_error *err) {
+  const row_plan *plan = call->plan;
+  for (int64_t c = 0; c < g->n_copies; ++c) {
+    const int64_t *copy = g->copies + 3 * c;
+    if (copy[0] < 0)
+      continue;
+    if (copy[0] >= plan->pool || copy[1] < 0 || copy[1] >= plan->pool || copy[2] < 0 ||
+        copy[2] > g->page) {
+      return cpu_fail(call, err, OPIPE_E_INVALID,
+                      "copy %lld is of %lld tokens from page %lld to page %lld; there are %lld "
+                      "pages of %lld",
+                      (long long)c, (long long)copy[2], (long long)copy[0], (long long)copy[1],
+                      (long long)plan->pool, (long long)g->page);
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* The pages to write: those that come out, else those that come in. */
+static float *pages_of(const cpu_call *call, uint32_t which) {
+  const cpu_tensor *out = call->n_out > 1 + which ? &call->out[1 + which] : NULL;
+  return out != NULL && out->data != NULL ? out->data : call->in[IN_KEYS + which].data;
+}
+
 static void bind_rows(const cpu_call *call, cpu_row_attention_args *g) {
   const row_plan *plan = call->plan;
   *g = plan->sizes;
@@ -58,17 +84,19 @@ static void bind_rows(const cpu_call *call, cpu_row_attention_args *g) {
   g->sequence = call->in[IN_SEQUENCE].data;
   g->table = call->in[IN_TABLE].data;
   g->slopes = call->n_in > IN_SLOPES ? call->in[IN_SLOPES].data : NULL;
+  g->copies = call->n_in > IN_COPIES ? call->in[IN_COPIES].data : NULL;
   g->out = call->out[0].data;
-  g->key_pages = call->out[1].data;
-  g->value_pages = call->out[2].data;
+  g->key_pages = pages_of(call, 0);
+  g->value_pages = pages_of(call, 1);
   g->workspace = call->workspace;
 }
 
 static void keep_pages(const cpu_call *call) {
   for (uint32_t i = 0; i < 2; ++i) {
-    const cpu_tensor *from = &call->in[IN_KEYS + i], *to = &call->out[1 + i];
-    if (from->data != to->data)
-      memcpy(to->data, from->data, (size_t)from->n_bytes);
+    const cpu_tensor *from = &call->in[IN_KEYS + i];
+    float *to = pages_of(call, i);
+    if (from->data != to)
+      memcpy(to, from->data, (size_t)from->n_bytes);
   }
 }
 
@@ -107,6 +135,7 @@ static opipe_status rows_reference(const cpu_call *call, opipe_error *err) {
   cpu_row_attention_args g;
   bind_rows(call, &g);
   CPU_TRY(check_rows(call, &g, err));
+  CPU_TRY(check_copies(call, &g, err));
   keep_pages(call);
   cpu_attention_rows_write(&g, 0, g.kv_heads);
   memset(g.out, 0, (size_t)call->out[0].n_bytes);
@@ -121,6 +150,7 @@ static opipe_status rows_fast(const cpu_call *call, opipe_error *err) {
   cpu_row_attention_args g;
   bind_rows(call, &g);
   CPU_TRY(check_rows(call, &g, err));
+  CPU_TRY(check_copies(call, &g, err));
   keep_pages(call);
   cpu_attention_rows(call->exec, &g);
   return OPIPE_OK;
@@ -129,7 +159,8 @@ static opipe_status rows_fast(const cpu_call *call, opipe_error *err) {
 /* The extents, from the attributes and the pages. */
 static opipe_status read_rows(cpu_prep *p, row_plan *plan) {
   const opipe_value *q = cpu_in(p, IN_Q), *keys = cpu_in(p, IN_KEYS),
-                    *values = cpu_in(p, IN_VALUES), *table = cpu_in(p, IN_TABLE);
+                    *values = cpu_in(p, IN_VALUES), *table = cpu_in(p, IN_TABLE),
+                    *copies = p->node->n_in > IN_COPIES ? cpu_in(p, IN_COPIES) : NULL;
   cpu_row_attention_args *g = &plan->sizes;
   if (q->dtype != OPIPE_FLOAT || keys->dtype != OPIPE_FLOAT || values->dtype != OPIPE_FLOAT)
     return cpu_refuse(p, "keeps keys and values as float, not %s", opipe_dtype_name(keys->dtype));
@@ -147,6 +178,7 @@ static opipe_status read_rows(cpu_prep *p, row_plan *plan) {
   g->pages = table->shape[1];
   plan->sequences = table->shape[0];
   plan->pool = keys->shape[0];
+  g->n_copies = copies == NULL || copies->rank != 2 ? 0 : copies->shape[0];
   if (g->page < 1 || g->page % CPU_PANEL != 0) {
     return cpu_refuse(p, "a page has %lld tokens, no multiple of %d", (long long)g->page,
                       (int)CPU_PANEL);
@@ -159,7 +191,7 @@ static opipe_status read_rows(cpu_prep *p, row_plan *plan) {
 
 static opipe_status check_shapes(cpu_prep *p, const row_plan *plan) {
   const cpu_row_attention_args *g = &plan->sizes;
-  const int64_t shape[IN_SLOPES + 1][4] = {{g->rows, g->heads * g->qk_dim},
+  const int64_t shape[IN_COPIES + 1][4] = {{g->rows, g->heads * g->qk_dim},
                                            {g->rows, g->kv_heads * g->qk_dim},
                                            {g->rows, g->kv_heads * g->v_dim},
                                            {g->rows},
@@ -167,11 +199,13 @@ static opipe_status check_shapes(cpu_prep *p, const row_plan *plan) {
                                            {plan->sequences, g->pages},
                                            {plan->pool, g->kv_heads, g->page, g->qk_dim},
                                            {plan->pool, g->kv_heads, g->page, g->v_dim},
-                                           {g->heads}};
-  static const uint32_t rank[IN_SLOPES + 1] = {2, 2, 2, 1, 1, 2, 4, 4, 1};
+                                           {g->heads},
+                                           {g->n_copies, 3}};
+  static const uint32_t rank[IN_COPIES + 1] = {2, 2, 2, 1, 1, 2, 4, 4, 1, 2};
   for (uint32_t i = 0; i < p->node->n_in; ++i) {
     const opipe_value *x = cpu_in(p, i);
-    const uint32_t dtype = i >= IN_POSITION && i <= IN_TABLE ? OPIPE_INT64 : OPIPE_FLOAT;
+    const bool whole = (i >= IN_POSITION && i <= IN_TABLE) || i == IN_COPIES;
+    const uint32_t dtype = whole ? OPIPE_INT64 : OPIPE_FLOAT;
     if (x != NULL && (x->rank != rank[i] || x->dtype != dtype ||
                       memcmp(x->shape, shape[i], rank[i] * sizeof(int64_t)) != 0)) {
       return cpu_invalid(p, "'%.80s' does not fit %lld rows of %lld heads", x->name,
@@ -182,8 +216,11 @@ static opipe_status check_shapes(cpu_prep *p, const row_plan *plan) {
   }
   const int64_t y[2] = {g->rows, g->heads * g->v_dim};
   CPU_TRY(cpu_expect(p, 0, OPIPE_FLOAT, y, 2));
-  CPU_TRY(cpu_expect(p, 1, OPIPE_FLOAT, shape[IN_KEYS], 4));
-  return cpu_expect(p, 2, OPIPE_FLOAT, shape[IN_VALUES], 4);
+  for (uint32_t o = 1; o < p->node->n_out; ++o) {
+    if (p->node->out[o] != OPIPE_NONE)
+      CPU_TRY(cpu_expect(p, o, OPIPE_FLOAT, shape[IN_KEYS + o - 1], 4));
+  }
+  return OPIPE_OK;
 }
 
 static opipe_status prepare_rows(cpu_prep *p) {
@@ -207,7 +244,7 @@ static opipe_status prepare_rows(cpu_prep *p) {
 }
 
 static const cpu_op ops[] = {
-    {"RowAttention", "opipe", prepare_rows, 8, 9, 3, 0, 0},
+    {"RowAttention", "opipe", prepare_rows, 8, 10, 3, 0, 0},
 };
 
 const cpu_op_family cpu_family_row_attention = {ops, CPU_COUNT_OF(ops)};

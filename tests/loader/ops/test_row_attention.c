@@ -7,11 +7,13 @@
 /* The shapes of one node: 5 rows of 4 heads of queries, 2 of keys. */
 typedef struct shapes {
   int64_t q[2], k[2], v[2], position, sequence, table[2], keys[4], values[4], slopes;
-  uint32_t keys_type, position_type;
+  uint32_t keys_type, position_type, copies_type;
+  int64_t copies[2];
 } shapes;
 
 static const shapes good = {{5, 32},       {5, 16},       {5, 12}, 5,           5,          {3, 7},
-                            {9, 2, 64, 8}, {9, 2, 64, 6}, 4,       OPIPE_FLOAT, OPIPE_INT64};
+                            {9, 2, 64, 8}, {9, 2, 64, 6}, 4,       OPIPE_FLOAT, OPIPE_INT64,
+                            OPIPE_INT64, {0, 3}};
 
 static opipe_status emit(const shapes *s, const opi_row_attention *how, opi_arena *arena,
                          opi_graph **out_graph, uint32_t *out, opipe_error *err) {
@@ -27,7 +29,10 @@ static opipe_status emit(const shapes *s, const opi_row_attention *how, opi_aren
       opi_b_borrow(&b, "table", OPIPE_INT64, s->table, 2, NULL),
       opi_b_borrow(&b, "keys", s->keys_type, s->keys, 4, NULL),
       opi_b_borrow(&b, "values", OPIPE_FLOAT, s->values, 4, NULL),
-      s->slopes == 0 ? OPIPE_NONE : opi_b_borrow(&b, "slopes", OPIPE_FLOAT, &s->slopes, 1, NULL)};
+      s->slopes == 0 ? OPIPE_NONE : opi_b_borrow(&b, "slopes", OPIPE_FLOAT, &s->slopes, 1, NULL),
+      s->copies[0] == 0
+          ? OPIPE_NONE
+          : opi_b_borrow(&b, "copies", s->copies_type, s->copies, 2, NULL)};
   const opipe_status status = opi_row_attention_emit(&b, how, in, out, err);
   opi_b_close(&b);
   *out_graph = g;
@@ -35,7 +40,7 @@ static opipe_status emit(const shapes *s, const opi_row_attention *how, opi_aren
 }
 
 static void test_shapes(void) {
-  const opi_row_attention how = {4, 2, 0.5, 0, 3};
+  const opi_row_attention how = {4, 2, 0.5, 0, 3, false};
   opi_arena arena;
   opi_graph *g = NULL;
   opi_work work;
@@ -65,9 +70,11 @@ static void test_refusals(void) {
                                     "'values' has shape [8, 2, 64, 6]: axis 0 must be 9",
                                     "of 0 tokens of size 8 hold nothing",
                                     "'slopes' has shape [3]: axis 0 must be 4",
-                                    "'q' is of type float32, but input 'keys' is of type float16"};
+                                    "'q' is of type float32, but input 'keys' is of type float16",
+                                    "'copies' has shape [2, 4]: axis 1 must be 3",
+                                    "'copies' is of type int32, not int64"};
   for (size_t i = 0; i < OPI_COUNT(why); ++i) {
-    opi_row_attention how = {i == 0 ? 3 : 4, 2, 0.5, 0, 0};
+    opi_row_attention how = {i == 0 ? 3 : 4, 2, 0.5, 0, 0, i > 11};
     opi_arena arena;
     opi_graph *g = NULL;
     uint32_t out[OPI_ROWS_OUTPUTS];
@@ -84,6 +91,9 @@ static void test_refusals(void) {
     s.keys[2] = i == 9 ? 0 : 64;
     s.slopes -= i == 10;
     s.keys_type = i == 11 ? OPIPE_FLOAT16 : OPIPE_FLOAT;
+    s.copies[0] = i == 12 || i == 13 ? 2 : 0;
+    s.copies[1] += i == 12;
+    s.copies_type = i == 13 ? OPIPE_INT32 : OPIPE_INT64;
     opi_arena_init(&arena, opi_allocator_system(), 0);
     const opipe_status status = emit(&s, &how, &arena, &g, out, &err);
     (void)opi_test_check(status < 0 && strstr(err.message, why[i]) != NULL, __FILE__, __LINE__,
