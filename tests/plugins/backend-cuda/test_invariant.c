@@ -54,6 +54,7 @@ static void run_rows(const opipe_backend *t, opipe_device *device, int64_t rows,
 }
 
 static void fill(void) {
+  OPI_ASSERT(setenv("OPIPE_CUDA_DOUBLE_PRODUCTS_BY_ROWS", "1", 1) == 0);
   ct_draw(x, MOST * DEEP, 1);
   ct_draw(w, DEEP * WIDE, 2);
   ct_draw(row, WIDE, 3);
@@ -79,7 +80,7 @@ static void test_one_algorithm_for_all_rows(void) {
   bt_close(&b.base);
 }
 
-/* Without the option a single row takes our kernel, more rows the library's. */
+/* Without the option a single row takes our kernel, and the library chooses by rows. */
 static void test_rows_decide_without_it(void) {
   ct_backend b;
   opipe_device *device = NULL;
@@ -89,6 +90,8 @@ static void test_rows_decide_without_it(void) {
   run_rows(b.base.table, device, MOST, false, &all);
   run_rows(b.base.table, device, 1, false, &few);
   OPI_ASSERT(all.choice[0] != '\0' && few.choice[0] == '\0');
+  run_rows(b.base.table, device, 2, false, &few);
+  OPI_ASSERT(strcmp(all.choice, few.choice) != 0);
   b.base.table->device_close(device);
   bt_close(&b.base);
 }

@@ -215,7 +215,8 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 
 CUresult cuDeviceGetName(char *name, int room, CUdevice device) {
   const char *chip = getenv("OPIPE_CUDA_DOUBLE_NAME");
-  (void)snprintf(name, (size_t)room, "%s %d%s", chip != NULL ? chip : "Double", visible(device),
+  const int number = getenv("OPIPE_CUDA_DOUBLE_ALIKE") != NULL ? 0 : visible(device);
+  (void)snprintf(name, (size_t)room, "%s %d%s", chip != NULL ? chip : "Double", number,
                  is_slice(visible(device)) ? " MIG 1g.10gb" : "");
   return ready();
 }

@@ -24,8 +24,9 @@
  * Environment: OPIPE_CUDA_DOUBLE_SEED (1), _DEVICES (2), _VERSION (13000), _MEMORY (bytes of a
  * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _FAULT_RESULT (700), _SLICE (the
  * device that is a MIG slice), _KERNEL_US (what a kernel takes by its stream's clock, 5), _NAME (of
- * the chips), _CAPTURE (1; 0: nothing can be captured), _CHIP (9: compute capability 9.0),
- * _PTX (90: that of which its kernels' PTX was; the chip's); CUDA_VISIBLE_DEVICES.
+ * the chips), _ALIKE (set: the name says no device's number), _CAPTURE (1; 0: nothing can be
+ * captured), _CHIP (9: compute capability 9.0), _PTX (90: that of which its kernels' PTX was; the
+ * chip's); CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_

@@ -58,6 +58,8 @@ static const variant variants[] = {
     {72, 1, 26, 6, 0, 0, 0.2, .unsaid = CHANGED},
     {81, 3, 28, 4, CUDA_LT_SCHEME_COMPUTE, 0, 0.1, .summing = true}};
 enum { FOR_FEW = 8 }; /* the first one that is named where not all processors are aimed at */
+/* The first one for fewer columns than LEAST, where OPIPE_CUDA_DOUBLE_PRODUCTS_BY_ROWS is set. */
+enum { FOR_NARROW = 4, LEAST = 16 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 size_t cublasLtGetVersion(void) {
@@ -358,6 +360,11 @@ static algorithm name_variant(const variant *v, const problem *p, const uint32_t
   return algo;
 }
 
+static int first_of(cublasLtMatmulDesc_t desc, const problem *p) {
+  const bool by_rows = getenv("OPIPE_CUDA_DOUBLE_PRODUCTS_BY_ROWS") != NULL;
+  return desc->processors != 0 ? FOR_FEW : by_rows && p->n < LEAST ? FOR_NARROW : 0;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -372,7 +379,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (status == CUDA_LT_SUCCESS)
     status = told(&p);
   for (int i = 0; status == CUDA_LT_SUCCESS && i < VARIANTS && *count < most; ++i) {
-    const variant *v = &variants[(i + (desc->processors != 0 ? FOR_FEW : 0)) % VARIANTS];
+    const variant *v = &variants[(i + first_of(desc, &p)) % VARIANTS];
     if (!serves(v, &p, preference))
       continue;
     algorithm algo = name_variant(v, &p, preference->align);
