@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generation on the CUDA backend, by its doubles: passes of mixed sequences through a session's
+ * stages, each class of rows one captured graph; with invariant=1 the logits of every token have
+ * the bits that the sequence has alone. Measured bytes are the predicted ones.
+ *
+ * ctest: timeout=300 label=full
+ */
+#include <opipe/host.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "abi/api/api.h"
+#include "runtime/rows/rows.h"
+#include "tests/support/support.h"
+
+enum { SEQUENCES = 6, CONTEXT = 72, ROWS = 64, VOCAB_MOST = 4096, GROUPS_MOST = 4 };
+
+typedef struct rig {
+  const opipe_api *api;
+  opipe_context *context;
+  opipe_model *model;
+  opipe_plan *plan;
+  opipe_session *session;
+  opi_pass_runner runner;
+  opi_pass_facts facts;
+  opipe_error err;
+} rig;
+
+/* One way to run. */
+typedef struct way {
+  const char *model, *transport;
+  uint32_t stages, groups, page, slice;
+} way;
+
+typedef struct sequence {
+  int64_t ids[CONTEXT];
+  uint32_t length, done;
+  char *found; /* [length] rows of logits */
+} sequence;
+
+static sequence sequences[SEQUENCES];
+static char *alone[SEQUENCES];
+static const uint32_t lengths[SEQUENCES] = {CONTEXT, 1, 33, 64, 17, 2};
+
+static void open_model(rig *r, const char *name) {
+  const char *paths[2] = {opi_test_build("lib/onnx-pipe"), NULL};
+  char file[128], plugins[512];
+  memset(r, 0, sizeof *r);
+  r->err.struct_size = (uint32_t)sizeof r->err;
+  (void)snprintf(plugins, sizeof plugins, "%s", opi_test_build("tests/cuda/plugins"));
+  paths[1] = plugins;
+  const opipe_context_params context = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags),
+      .plugin_paths = paths,
+      .n_plugin_paths = 2};
+  (void)snprintf(file, sizeof file, "tests/data/%s/model.onnx", name);
+  char path[512];
+  (void)snprintf(path, sizeof path, "%s", opi_test_source(file));
+  const opipe_load_params load = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_load_params, memory_budget_bytes), .path = path};
+  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &r->api, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(r->api->context_create(&context, &r->context, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(r->api->model_load(r->context, &load, &r->model, &r->err), &r->err);
+}
+
+static void close_model(rig *r) {
+  r->api->plan_destroy(r->plan);
+  r->api->model_destroy(r->model);
+  r->api->context_destroy(r->context);
+}
+
+static opipe_status make_plan(rig *r, const way *w, uint64_t memory_bytes, uint64_t n_tokens) {
+  const opipe_device_choice device = {.kind = "cuda",
+                                      .memory_bytes = memory_bytes,
+                                      .threads = 1,
+                                      .options = "invariant=1,graphs=1,fallback=none"};
+  const opipe_generation_params generation = {.struct_size = (uint32_t)sizeof generation,
+                                              .context = CONTEXT,
+                                              .n_tokens = n_tokens,
+                                              .page = w->page,
+                                              .rows = ROWS,
+                                              .active = SEQUENCES,
+                                              .groups = w->groups,
+                                              .draft = 10}; /* all rows may be wanted */
+  const opipe_plan_params params = {.struct_size = (uint32_t)sizeof params,
+                                    .n_stages = w->stages,
+                                    .devices = &device,
+                                    .n_devices = 1,
+                                    .devices_stride = sizeof device,
+                                    .transport = w->transport,
+                                    .generation = &generation};
+  r->api->plan_destroy(r->plan);
+  r->plan = NULL;
+  return r->api->plan_make(r->model, &params, &r->plan, &r->err);
+}
+
+static opi_session *inside(rig *r) {
+  opi_entry in;
+  OPI_ASSERT_OK_FATAL(opi_handle_enter(r->session, OPI_HANDLE_SESSION, "test", &in, &r->err),
+                      &r->err);
+  opi_session *session = ((opi_session_object *)in.object)->session;
+  opi_handle_leave(&in);
+  return session;
+}
+
+static void open_session(rig *r, uint32_t flags) {
+  const opipe_session_params params = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .flags = flags};
+  OPI_ASSERT_OK_FATAL(r->api->session_open(r->context, r->plan, &params, &r->session, &r->err),
+                      &r->err);
+  OPI_ASSERT_OK_FATAL(opi_rows_open(inside(r), &r->runner, &r->facts, &r->err), &r->err);
+}
+
+static void close_session(rig *r) {
+  opi_rows_close(&r->runner);
+  r->api->session_close(r->session);
+}
+
+/* ---- bytes ---- */
+
+static void check_bytes(rig *r, uint32_t stages) {
+  opi_entry in;
+  OPI_ASSERT_OK_FATAL(opi_handle_enter(r->plan, OPI_HANDLE_PLAN, "test", &in, &r->err), &r->err);
+  const opi_memory *memory = ((opi_plan_object *)in.object)->plan->predicted.memory;
+  for (uint32_t rank = 0; rank < stages; ++rank) {
+    const opi_memory *m = &memory[rank];
+    opipe_memory_info info = {.struct_size = (uint32_t)sizeof info};
+    OPI_ASSERT_OK_FATAL(r->api->session_memory(r->session, rank, &info, &r->err), &r->err);
+    (void)opi_test_check(
+        m->params_bytes == info.params_bytes && m->activation_bytes == info.activation_bytes &&
+            m->workspace_bytes == info.workspace_bytes &&
+            m->boundary_bytes == info.boundary_bytes && m->state_bytes == info.state_bytes &&
+            m->total_bytes == info.total_bytes,
+        __FILE__, __LINE__, false,
+        "rank %u: predicted %lu %lu %lu %lu %lu %lu, measured %lu %lu %lu %lu %lu %lu", rank,
+        m->params_bytes, m->activation_bytes, m->workspace_bytes, m->boundary_bytes, m->state_bytes,
+        m->total_bytes, info.params_bytes, info.activation_bytes, info.workspace_bytes,
+        info.boundary_bytes, info.state_bytes, info.total_bytes);
+    OPI_ASSERT(m->state_bytes != 0 || stages > 1);
+  }
+  opi_handle_leave(&in);
+}
+
+static uint64_t shapes_compiled(rig *r) {
+  opipe_session_info info = {.struct_size = (uint32_t)sizeof info};
+  OPI_ASSERT_OK_FATAL(r->api->session_info(r->session, &info, &r->err), &r->err);
+  return info.shapes_compiled;
+}
+
+/* ---- passes ---- */
+
+/* A pass in flight: whose rows are wanted. */
+typedef struct flight {
+  uint32_t sequence[ROWS], position[ROWS], n;
+} flight;
+
+typedef struct mix {
+  rig *r;
+  const way *w;
+  uint32_t only; /* the sequence that is alone; SEQUENCES: all */
+  flight flights[GROUPS_MOST];
+  uint32_t first, n_flying;
+  uint64_t number;
+  uint32_t pages[SEQUENCES][CONTEXT];
+  opi_test_random random;
+} mix;
+
+static void end_one(mix *m) {
+  const flight *f = &m->flights[m->first];
+  const uint64_t bytes = m->r->facts.row_bytes;
+  void *logits = NULL;
+  OPI_ASSERT_OK_FATAL(
+      m->r->runner.end(m->r->runner.ctx, UINT64_C(20000000000), &logits, &m->r->err), &m->r->err);
+  for (uint32_t i = 0; i < f->n; ++i) {
+    memcpy(sequences[f->sequence[i]].found + f->position[i] * bytes, (char *)logits + i * bytes,
+           (size_t)bytes);
+  }
+  m->r->runner.finish(m->r->runner.ctx);
+  m->first = (m->first + 1) % m->r->facts.batch.groups;
+  --m->n_flying;
+}
+
+/* Slices of sequences that are not done, in any order; false: all are. A sequence may have rows in
+ * several passes in flight: ranks compute passes in order. */
+static bool begin_one(mix *m) {
+  const uint32_t room = (CONTEXT - 1) / m->w->page + 1;
+  static int64_t ids[ROWS], position[ROWS], own[ROWS], wanted[ROWS], table[SEQUENCES * CONTEXT];
+  flight *f = &m->flights[(m->first + m->n_flying) % m->r->facts.batch.groups];
+  opi_pass_rows pass = {.number = ++m->number,
+                        .table_room = room,
+                        .ids = ids,
+                        .position = position,
+                        .sequence = own,
+                        .wanted = wanted,
+                        .table = table};
+  const uint32_t begins = (uint32_t)(opi_test_next(&m->random) % SEQUENCES);
+  f->n = 0;
+  for (uint32_t i = 0; i < SEQUENCES; ++i) {
+    const uint32_t at = (begins + i) % SEQUENCES;
+    sequence *s = &sequences[at];
+    uint32_t n = s->length - s->done < m->w->slice ? s->length - s->done : m->w->slice;
+    n = n < ROWS - pass.n_rows ? n : ROWS - pass.n_rows;
+    if (n == 0 || (m->only != SEQUENCES && at != m->only))
+      continue;
+    for (uint32_t p = 0; p < room; ++p)
+      table[pass.n_sequences * room + p] = m->pages[at][p];
+    for (uint32_t k = 0; k < n; ++k) {
+      ids[pass.n_rows] = s->ids[s->done];
+      position[pass.n_rows] = s->done;
+      own[pass.n_rows] = pass.n_sequences;
+      wanted[pass.n_wanted++] = pass.n_rows++;
+      f->sequence[f->n] = at;
+      f->position[f->n++] = s->done++;
+    }
+    ++pass.n_sequences;
+  }
+  if (pass.n_rows == 0)
+    return false;
+  OPI_ASSERT_OK_FATAL(m->r->runner.begin(m->r->runner.ctx, &pass, &m->r->err), &m->r->err);
+  ++m->n_flying;
+  return true;
+}
+
+static void run_mix(rig *r, const way *w, uint32_t only) {
+  const uint32_t room = (CONTEXT - 1) / w->page + 1;
+  mix m = {.r = r, .w = w, .only = only, .random = {w->slice}};
+  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+    sequences[s].done = 0;
+    for (uint32_t p = 0; p < room; ++p) /* no neighbours */
+      m.pages[s][p] = (SEQUENCES * room - 1) - (p * SEQUENCES + s);
+  }
+  bool more = true;
+  while (more || m.n_flying != 0) {
+    while (more && m.n_flying < r->facts.batch.groups)
+      more = begin_one(&m);
+    if (m.n_flying != 0)
+      end_one(&m);
+  }
+}
+
+static void make_sequences(const rig *r) {
+  opi_test_random random = {7};
+  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+    sequences[s].length = lengths[s];
+    for (uint32_t i = 0; i < lengths[s]; ++i)
+      sequences[s].ids[i] = (int64_t)(opi_test_next(&random) % r->facts.n_known);
+    free(sequences[s].found);
+    free(alone[s]);
+    sequences[s].found = calloc(CONTEXT, (size_t)r->facts.row_bytes);
+    alone[s] = calloc(CONTEXT, (size_t)r->facts.row_bytes);
+    OPI_ASSERT_FATAL(sequences[s].found != NULL && alone[s] != NULL);
+  }
+}
+
+/* Each sequence alone, token by token, by the plan's reference. */
+static void run_alone(rig *r, const way *w) {
+  const way steps = {w->model, w->transport, w->stages, w->groups, w->page, CONTEXT};
+  open_session(r, OPIPE_SESSION_REFERENCE);
+  make_sequences(r);
+  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+    run_mix(r, &steps, s);
+    memcpy(alone[s], sequences[s].found, lengths[s] * (size_t)r->facts.row_bytes);
+    memset(sequences[s].found, 0xff, lengths[s] * (size_t)r->facts.row_bytes);
+  }
+  close_session(r);
+}
+
+static void try_way(const way *w) {
+  rig r;
+  open_model(&r, w->model);
+  OPI_ASSERT_OK_FATAL(make_plan(&r, w, 0, 0), &r.err);
+  run_alone(&r, w);
+  open_session(&r, 0);
+  const uint64_t n_shapes = shapes_compiled(&r);
+  OPI_ASSERT_INT(n_shapes, 7); /* 1, 2, 4, 8, 16, 32, 64 rows */
+  check_bytes(&r, w->stages);
+  run_mix(&r, w, SEQUENCES);
+  check_bytes(&r, w->stages);
+  OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
+  for (uint32_t s = 0; s < SEQUENCES; ++s) {
+    (void)opi_test_check(
+        memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0, __FILE__,
+        __LINE__, false,
+        "%s: %u stages, %u groups, pages of %u, slices of %u, %s: sequence %u "
+        "has other bits than alone",
+        w->model, w->stages, w->groups, w->page, w->slice, w->transport, s);
+  }
+  close_session(&r);
+  close_model(&r);
+}
+
+static void test_bits(void) {
+  static const way ways[] = {
+      {"llama_8block", "local", 2, 2, 64, 7},
+      {"rows/alibi", "local", 1, 1, 128, 64},
+  };
+  for (size_t i = 0; i < OPI_COUNT(ways); ++i)
+    try_way(&ways[i]);
+}
+
+OPI_TEST_MAIN("passes", OPI_TEST(test_bits))
