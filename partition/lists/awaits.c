@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a rank waits for the sums of its tensor group to which it has come: in front of the first
- * of its records that reads one of them. What stands in between is computed while they travel. */
+ * of its records that reads one of them. Records in between are computed while sums travel. */
 #include "partition/lists/lists.h"
 
 typedef struct await_finding {

@@ -14,7 +14,6 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/spec.h"
 #include "partition/program/batch.h"
-#include "partition/program/batch_choose.h"
 #include "partition/program/model.h"
 #include "partition/program/states.h"
 #include "partition/schedule/compute_order.h"

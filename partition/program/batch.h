@@ -8,6 +8,7 @@
 #ifndef OPI_BATCH_H
 #define OPI_BATCH_H
 
+#include "partition/plan/env.h"
 #include "partition/plan/plan.h"
 
 /* The name of dimension `axis` of a file graph's input, as bindings use it: its dim_param, or
@@ -54,5 +55,20 @@ opipe_status opi_batch_learn(const opi_decision *plan, const opi_model *model,
  * (*io_n_dims). NULL: out of memory. */
 opi_dim_binding *opi_batch_bind(const opi_dim_binding *dims, uint32_t *io_n_dims,
                                 const char *batch_dim, int64_t rows, opi_arena *arena);
+
+/* ---- batch_choose.c: the batch's dimensions, by one rule for every plan that is made ---- */
+
+/* Takes the batch's names from `asked` ("a" or "a,b"), or else the first dimensions of all inputs
+ * with as many rows as the first input; sets batch_dim and batch_rows. The dims must be set.
+ * Errors: NOTFOUND (a name that is no free dimension), INVALID (names of different lengths). */
+opipe_status opi_batch_choose(const opi_plan_env *env, const char *asked, opi_plan *plan,
+                              opipe_error *err);
+
+/* Proves that rows may be cut, once it is known whether they are. Without names in `asked`,
+ * candidates are tried in turn, all dimensions of one length together first; without a cut a
+ * forward plan keeps only the first. Errors name input, dimension, the dimensions that could be
+ * named instead, and the first reason. */
+opipe_status opi_batch_settle(const opi_plan_env *env, const char *asked, opi_plan *plan,
+                              opipe_error *err);
 
 #endif /* OPI_BATCH_H */

@@ -6,7 +6,6 @@
  * them, some input has that length by chance: each is left out in turn, then each is tried alone,
  * then dimensions of the next length follow. The first proven set is taken. If the model can be
  * bound but some node mixes the rows, the answer is no, and names the node. */
-#include "partition/program/batch_choose.h"
 
 #include <inttypes.h>
 #include <stdio.h>

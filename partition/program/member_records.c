@@ -11,7 +11,7 @@
 
 /* ---- places ---- */
 
-/* What a place has in any member. */
+/* A place has these in some member. */
 enum { HAS_INPUT = 1, HAS_WEIGHT = 2 };
 
 static uint32_t phase_of(const opi_node *node) {

@@ -413,7 +413,8 @@ static void test_a_group_trains(void) {
   close_bench(&b);
 }
 
-/* Of 7 sums on the longest path, the 4 of forwards take time; gradients of weights hide the others.
+/* On the longest path lie 7 sums: the 4 of forwards take time; gradients of weights hide the
+ * others.
  */
 static void test_gradients_of_weights_hide_sums(void) {
   enum { LATENCY = 20, EXPOSED = BLOCKS, MESSAGES = 2 };

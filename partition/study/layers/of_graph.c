@@ -11,7 +11,7 @@
 #include "partition/cost/profile.h"
 #include "partition/plan/spec.h"
 #include "partition/program/assign.h"
-#include "partition/program/batch_choose.h"
+#include "partition/program/batch.h"
 #include "partition/program/model.h"
 #include "partition/study/layers/split.h"
 

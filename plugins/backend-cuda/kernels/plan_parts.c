@@ -54,7 +54,7 @@ static int64_t parts_of(const cuda_row_attention_args *args) {
   return (args->pages * args->page + CUDA_ROWS_KEYS - 1) / CUDA_ROWS_KEYS;
 }
 
-/* What the parts of one row leave: sums of weighted values, the largest score and the sum. */
+/* The parts of one row leave: sums of weighted values, the largest score and the sum. */
 static uint64_t row_bytes(const cuda_row_attention_args *args) {
   return (uint64_t)(args->heads * parts_of(args) * (args->value_depth + 2)) * sizeof(float);
 }

@@ -101,7 +101,7 @@ CUDA_FN void write_rows(const cuda_row_attention_args &a) {
 
 /* ---- parts ---- */
 
-/* What the parts of a row and head leave: [parts][value_depth], then [parts] of these. */
+/* The parts of a row and head leave: [parts][value_depth], then [parts] of these. */
 struct row_part {
   float top, sum;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctest: timeout=120 */
-/* What members of a group compute of their parts: sums of regions in one order, rows of a table and
+/* Members of a group compute their parts: sums of regions in one order, rows of a table and
  * their gradient, masks by place in the whole tensor, cross entropy; against plain loops, and the
  * parts against the whole. */
 #include "kit.h"

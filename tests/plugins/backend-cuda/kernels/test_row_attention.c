@@ -19,7 +19,7 @@ typedef struct form {
 static const int64_t sequence_of[MOST_ROWS] = {0, 1, 1, 1, -1, 2, 2, 0};
 static const int64_t position_of[MOST_ROWS] = {299, 0, 1, 2, 0, 127, 128, 300};
 
-/* What all sequences have: keys and values by sequence, head and token. */
+/* All sequences: keys and values by sequence, head and token. */
 typedef struct story {
   const form *f;
   kit_tensor q, k, v, slopes; /* q by row of a pass; k, v [sequence][token][kv_heads * depth] */
