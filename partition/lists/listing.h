@@ -74,7 +74,7 @@ typedef struct opi_listing {
   opi_bucket drains; /* of drain_items, by action; n_actions + rank: the tail; then by POST */
   opi_reduction *reductions; /* in the order in which ranks come to their sums */
   opi_group_sums groups;
-  opi_bucket awaits_at;     /* of groups.awaited, by action; n_actions: none */
+  opi_bucket awaits_at; /* of groups.awaited, by action; n_actions: none */
   opi_move_keys moves;
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */

@@ -97,7 +97,7 @@ static opipe_status list_items(opi_listing *l, away_item **out, uint32_t *out_n)
 
 /* Joins tensors of one forward and one backward to a move, by rank and forward. */
 static opipe_status join_items(opi_listing *l, const away_item *items, uint32_t n,
-                               opi_away *aways) {
+                               opi_away *absences) {
   opi_lists *lists = l->lists;
   lists->moves = OPI_ARENA_ARRAY(&lists->arena, opi_list_move, n);
   lists->moved = OPI_ARENA_ARRAY(&lists->arena, opi_list_moved, n);
@@ -106,9 +106,9 @@ static opipe_status join_items(opi_listing *l, const away_item *items, uint32_t 
   for (uint32_t i = 0; i < n; ++i) {
     const away_item *item = &items[i];
     opi_list_move *move = lists->n_moves == 0 ? NULL : &lists->moves[lists->n_moves - 1];
-    if (move == NULL || aways[lists->n_moves - 1].forward != item->away.forward ||
-        aways[lists->n_moves - 1].reader != item->away.reader) {
-      aways[lists->n_moves] = item->away;
+    if (move == NULL || absences[lists->n_moves - 1].forward != item->away.forward ||
+        absences[lists->n_moves - 1].reader != item->away.reader) {
+      absences[lists->n_moves] = item->away;
       move = &lists->moves[lists->n_moves++];
       *move = (opi_list_move){.rank = item->rank,
                               .stage = l->plan->actions[item->away.forward].stage,
@@ -147,7 +147,7 @@ static bool meet(const opi_listing *l, const opi_away *a, const opi_away *b, uin
 
 /* Places the moves of a rank, which are consecutive, each at the lowest place that is free as long
  * as it is away. In a list, moves that ended before are not looked at again. */
-static opipe_status place_rank(opi_listing *l, uint32_t first, uint32_t end, opi_away *aways) {
+static opipe_status place_rank(opi_listing *l, uint32_t first, uint32_t end, opi_away *absences) {
   opi_lists *lists = l->lists;
   const uint32_t rank = lists->moves[first].rank;
   const uint64_t n = l->plan->rank_first[rank + 1] - l->plan->rank_first[rank];
@@ -161,7 +161,7 @@ static opipe_status place_rank(opi_listing *l, uint32_t first, uint32_t end, opi
     uint64_t at = 0;
     for (uint32_t k = 0; k < n_live; ++k) {
       const opi_list_move *other = &lists->moves[live[k]];
-      const bool meets = meet(l, &aways[i], &aways[live[k]], n);
+      const bool meets = meet(l, &absences[i], &absences[live[k]], n);
       if (meets)
         blocks[n_blocks++] = (host_block){other->at_bytes, other->at_bytes + other->host_bytes};
       if (meets || l->circle)
@@ -182,19 +182,19 @@ static opipe_status place_rank(opi_listing *l, uint32_t first, uint32_t end, opi
   return OPIPE_OK;
 }
 
-static opipe_status place_all(opi_listing *l, opi_away *aways) {
+static opipe_status place_all(opi_listing *l, opi_away *absences) {
   opi_lists *lists = l->lists;
   for (uint32_t first = 0, i = 0; i < lists->n_moves; first = i) {
     while (i < lists->n_moves && lists->moves[i].rank == lists->moves[first].rank)
       ++i;
-    OPI_TRY(place_rank(l, first, i, aways));
+    OPI_TRY(place_rank(l, first, i, absences));
   }
   return OPIPE_OK;
 }
 
 /* ---- keys ---- */
 
-static opipe_status key_moves(opi_listing *l, const opi_away *aways) {
+static opipe_status key_moves(opi_listing *l, const opi_away *absences) {
   const uint32_t n = l->lists->n_moves, n_actions = l->plan->n_actions;
   opi_bucket *const to[] = {&l->moves.leave, &l->moves.left, &l->moves.come, &l->moves.back};
   uint32_t *keys = OPI_ARENA_ARRAY(&l->scratch, uint32_t, n);
@@ -202,7 +202,7 @@ static opipe_status key_moves(opi_listing *l, const opi_away *aways) {
     return opi_fail_nomem(l->err, n * sizeof *keys, "offloads");
   for (uint32_t k = 0; k < OPI_COUNT(to); ++k) {
     for (uint32_t i = 0; i < n; ++i) {
-      const opi_away *a = &aways[i];
+      const opi_away *a = &absences[i];
       keys[i] = k == 0 ? a->forward : k == 1 ? a->leaves : k == 2 ? a->returns : a->reader;
     }
     OPI_TRY(opi_bucket_make(l, keys, n, n_actions, to[k]));
@@ -221,12 +221,12 @@ opipe_status opi_listing_moves(opi_listing *l) {
   OPI_TRY(list_items(l, &items, &n));
   if (n == 0)
     return OPIPE_OK;
-  opi_away *aways = OPI_ARENA_ARRAY(&l->scratch, opi_away, n);
-  if (aways == NULL)
-    return opi_fail_nomem(l->err, n * sizeof *aways, "offloads");
-  OPI_TRY(join_items(l, items, n, aways));
-  OPI_TRY(place_all(l, aways));
-  return key_moves(l, aways);
+  opi_away *absences = OPI_ARENA_ARRAY(&l->scratch, opi_away, n);
+  if (absences == NULL)
+    return opi_fail_nomem(l->err, n * sizeof *absences, "offloads");
+  OPI_TRY(join_items(l, items, n, absences));
+  OPI_TRY(place_all(l, absences));
+  return key_moves(l, absences);
 }
 
 /* ---- the clock ---- */
