@@ -34,6 +34,10 @@ demo=demo/model.onnx
 "$OPIPE_CXX" -std=c++17 $strict -I"$include" examples/host.cpp -ldl -o host_cpp || fail "host.cpp does not build"
 ./host_cpp "$lib/libonnxpipe.so" "$model" | grep -q "2 shapes alternated" || fail "host.cpp"
 
+"$OPIPE_CC" -std=c11 $strict -I"$include" examples/generate.c -ldl -o generate_c || fail "generate.c does not build"
+./generate_c "$lib/libonnxpipe.so" "$demo" 2 8 1,2,3 4,5 >generate.txt || fail "generate.c"
+grep -q "24 tokens in" generate.txt || fail "generate.c: $(cat generate.txt)"
+
 "$OPIPE_CC" -std=c11 $strict -I"$include" examples/plan.c -ldl -o plan_c || fail "plan.c does not build"
 ./plan_c "$lib/libonnxpipe.so" "$demo" 8 >plan.txt || fail "plan.c"
 grep -q "planner   auto" plan.txt && grep -q "output 0 of rank 3" plan.txt || fail "plan.c: $(cat plan.txt)"
