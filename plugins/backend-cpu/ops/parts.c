@@ -120,7 +120,7 @@ static opipe_status part_kernel(const cpu_call *call, opipe_error *err) {
       top = x > top || isnan(x) ? x : top;
       all += x;
     }
-    for (int64_t c = 0; c < plan->own; ++c)
+    for (int64_t c = 0; c < plan->own && top > -(double)INFINITY; ++c) /* else its share is 0 */
       sum += exp(cpu_get(&call->in[0], score_at(plan, i, c)) - top);
     const int64_t c = label - plan->first;
     const bool own = counts && c >= 0 && c < plan->own;
