@@ -310,8 +310,13 @@ static void test_sums_in_two_orders_are_refused(void) {
  */
 static void test_sums_that_are_awaited(void) {
   uint32_t both[2] = {0, 1}, other[2] = {1, 2};
-  opi_list_meeting meetings[SUMS] = {
-      {both, 2, 0, "x", 100}, {both, 2, 0, "y", 100}, {other, 2, 1, "z", 40}};
+  static const opi_group_value large = {
+      .kind = OPI_COLLECTIVE_SUM, .dtype = OPIPE_FLOAT, .n_bytes = 100};
+  static const opi_group_value small = {
+      .kind = OPI_COLLECTIVE_SUM, .dtype = OPIPE_FLOAT, .n_bytes = 40};
+  opi_list_meeting meetings[SUMS] = {{both, 2, 0, "x", 100, &large, 1},
+                                     {both, 2, 0, "y", 100, &large, 1},
+                                     {other, 2, 1, "z", 40, &small, 1}};
   static const uint32_t good[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {0, 2, 1}, {2, OPIPE_NONE}};
   static const uint32_t swapped[RANKS][SUMS] = {
       {0, 1, OPIPE_NONE}, {1, 0, OPIPE_NONE}, {OPIPE_NONE}};

@@ -504,7 +504,7 @@ static void test_refused(void) {
   OPI_ASSERT_ERROR(bt_device(&with.on.b.base, "dnn_masks=2", 1, 0, &device, &err), OPIPE_E_INVALID,
                    &err, "dnn_masks=2 (0 or 1)");
   OPI_ASSERT_ERROR(bt_device(&with.on.b.base, "masks=1", 1, 0, &device, &err), OPIPE_E_INVALID,
-                   &err, "pad_mib, dnn_masks, few_attention, pdl, fallback");
+                   &err, "pad_mib, dnn_masks, few_attention, invariant, pdl, fallback");
   cd_close(&with.on);
   cd_close(&without.on);
 }
