@@ -63,13 +63,6 @@ typedef struct opi_noise {
   uint32_t bits, pattern;
 } opi_noise;
 
-/* The shape that a rule needs of a graph input that has another. */
-typedef struct opi_needed {
-  uint32_t source; /* of the file's graph; OPIPE_NONE: nothing was needed */
-  uint32_t rank;
-  int64_t shape[OPIPE_MAX_RANK];
-} opi_needed;
-
 struct opi_builder {
   opi_graph *graph;               /* under construction */
   opi_arena *scratch;             /* released after the pass */
@@ -107,7 +100,6 @@ struct opi_builder {
   opi_unpacked *unpacked;
   uint32_t n_unpacked, room_unpacked;
   struct opi_report *report; /* collects unsupported nodes; NULL: the first ends the pass */
-  opi_needed *needed; /* takes what the last rule that refused an input needs; NULL: not asked */
 };
 
 /* RATIO: every Dropout uses `dropout_ratio`, whatever the graph states. */

@@ -4,6 +4,7 @@
 
 #include "loader/base/halves.h"
 #include "loader/ops/common.h"
+#include "loader/ops/walk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -112,11 +113,12 @@ opipe_status opi_need_zero_point(const opi_builder *b, const opi_node *node, uin
 
 /* Keeps what is needed of a graph input, for a binding that chose its dimensions. */
 static void keep_needed(const opi_builder *b, const opi_value *x, const int64_t *shape) {
-  if (b->needed == NULL || (x->flags & OPI_VALUE_INPUT) == 0)
+  if (b->report == NULL || (x->flags & OPI_VALUE_INPUT) == 0)
     return;
-  b->needed->source = x->source;
-  b->needed->rank = (uint32_t)x->rank;
-  memcpy(b->needed->shape, shape, (size_t)x->rank * sizeof *shape);
+  opi_needed *needed = &b->report->needed;
+  needed->source = x->source;
+  needed->rank = (uint32_t)x->rank;
+  memcpy(needed->shape, shape, (size_t)x->rank * sizeof *shape);
 }
 
 opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,

@@ -442,10 +442,8 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
   opi_arena_init(&bound->arena, options->allocator, 0);
   opi_arena_init(&bd.scratch, options->allocator, 0);
   opi_text_init(&bd.report.text, options->allocator);
-  if (out_needed != NULL)
-    out_needed->source = OPIPE_NONE;
+  bd.report.needed.source = OPIPE_NONE;
   opipe_status status = open_binding(&bd, err);
-  bd.builder.needed = out_needed;
   if (status >= 0)
     status = build(&bd, err);
   if (status >= 0 && bd.builder.keep_parameters)
@@ -454,6 +452,8 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
     status = mark_barriers(&bd, bound, err);
   if (status >= 0)
     status = finish(&bd, bound, err);
+  if (out_needed != NULL)
+    *out_needed = bd.report.needed;
   opi_text_release(&bd.report.text);
   opi_map_free(bd.pin_names);
   opi_map_free(bd.shape_names);
