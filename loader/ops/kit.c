@@ -4,6 +4,7 @@
 
 #include "loader/base/halves.h"
 #include "loader/ops/common.h"
+#include "loader/ops/walk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -110,6 +111,16 @@ opipe_status opi_need_zero_point(const opi_builder *b, const opi_node *node, uin
                        opi_k_elems(zero), n != 1 ? " or one for each " : "", n != 1 ? unit : "");
 }
 
+/* Keeps what is needed of a graph input, for a binding that chose its dimensions. */
+static void keep_needed(const opi_builder *b, const opi_value *x, const int64_t *shape) {
+  if (b->report == NULL || (x->flags & OPI_VALUE_INPUT) == 0)
+    return;
+  opi_needed *needed = &b->report->needed;
+  needed->source = x->source;
+  needed->rank = (uint32_t)x->rank;
+  memcpy(needed->shape, shape, (size_t)x->rank * sizeof *shape);
+}
+
 opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i, uint32_t axis,
                           int64_t want, const char *what, opipe_error *err) {
   const opi_value *x = opi_input(b, node, i);
@@ -118,6 +129,12 @@ opipe_status opi_need_dim(const opi_builder *b, const opi_node *node, uint32_t i
     return OPIPE_OK;
   if (axis < (uint32_t)x->rank && x->shape[axis] == want)
     return OPIPE_OK;
+  if (axis < (uint32_t)x->rank) {
+    int64_t needed[OPIPE_MAX_RANK];
+    memcpy(needed, x->shape, (size_t)x->rank * sizeof *needed);
+    needed[axis] = want;
+    keep_needed(b, x, needed);
+  }
   opi_shape_text(shape, sizeof(shape), x->shape, (uint32_t)x->rank);
   return opi_node_fail(b, node, err, OPIPE_E_INVALID,
                        "input '%s' has shape %s: axis %u must be %lld (%s)", x->name, shape, axis,
@@ -133,6 +150,8 @@ opipe_status opi_need_shape(const opi_builder *b, const opi_node *node, uint32_t
   if ((uint32_t)x->rank == rank &&
       (rank == 0 || memcmp(x->shape, shape, rank * sizeof(*shape)) == 0))
     return OPIPE_OK;
+  if ((uint32_t)x->rank == rank)
+    keep_needed(b, x, shape);
   opi_shape_text(has, sizeof(has), x->shape, (uint32_t)x->rank);
   opi_shape_text(want, sizeof(want), shape, rank);
   return opi_node_fail(b, node, err, OPIPE_E_INVALID, "input '%s' has shape %s, %s is needed",

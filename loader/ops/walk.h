@@ -6,12 +6,20 @@
 
 #include "loader/ops/builder.h"
 
+/* The shape that a rule needs of a graph input that has another. */
+typedef struct opi_needed {
+  uint32_t source; /* of the file's graph; OPIPE_NONE: nothing was needed */
+  uint32_t rank;
+  int64_t shape[OPIPE_MAX_RANK];
+} opi_needed;
+
 /* Everything unsupported in one file, one line per cause. The first cause also goes into the
  * error's message, with the number of the others. */
 typedef struct opi_report {
   opi_text text; /* lines */
   uint32_t n;
   opipe_error first;
+  opi_needed needed; /* by the last rule that refused an input */
 } opi_report;
 /* Adds a cause unless it is there already (a body may be inlined many times). */
 void opi_report_add(opi_report *report, const opipe_error *err);

@@ -434,7 +434,7 @@ static opipe_status open_binding(binding *bd, opipe_error *err) {
 
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,
                              const opi_dim_binding *dims, uint32_t n_dims, opi_bound **out_bound,
-                             opipe_error *err) {
+                             opi_needed *out_needed, opipe_error *err) {
   binding bd = {.model = model, .options = options, .dims = dims, .n_dims = n_dims};
   opi_bound *bound = opi_alloc_zero(options->allocator, 1, sizeof(*bound));
   if (bound == NULL)
@@ -442,6 +442,7 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
   opi_arena_init(&bound->arena, options->allocator, 0);
   opi_arena_init(&bd.scratch, options->allocator, 0);
   opi_text_init(&bd.report.text, options->allocator);
+  bd.report.needed.source = OPIPE_NONE;
   opipe_status status = open_binding(&bd, err);
   if (status >= 0)
     status = build(&bd, err);
@@ -451,6 +452,8 @@ opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *opt
     status = mark_barriers(&bd, bound, err);
   if (status >= 0)
     status = finish(&bd, bound, err);
+  if (out_needed != NULL)
+    *out_needed = bd.report.needed;
   opi_text_release(&bd.report.text);
   opi_map_free(bd.pin_names);
   opi_map_free(bd.shape_names);
@@ -482,6 +485,7 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   opi_arena arena;
   opi_dim_binding *dims = NULL;
   uint32_t n_dims = 0;
+  opi_needed needed = {.source = OPIPE_NONE};
   opipe_error reason = OPIPE_ERROR_INIT;
   OPI_TRY(check_options(model, options, err));
   OPI_TRY(opi_model_check_files(model, err));
@@ -492,10 +496,10 @@ opipe_status opi_bind(const opi_model *model, const opi_bind_options *options,
   opipe_status status =
       opi_solve_with(model, options, NULL, &arena, &dims, &n_dims, &defaults, &reason);
   if (status >= 0)
-    status = opi_bind_solved(model, options, dims, n_dims, out_bound, &reason);
+    status = opi_bind_solved(model, options, dims, n_dims, out_bound, &needed, &reason);
   if (status == OPIPE_E_INVALID && n_dims != 0 && defaults) {
     opipe_error searched = OPIPE_ERROR_INIT; /* failed trials on the way to success are no error */
-    status = opi_bind_search(model, options, dims, n_dims, &reason, out_bound, &searched);
+    status = opi_bind_search(model, options, dims, n_dims, &reason, &needed, out_bound, &searched);
     reason = searched;
   }
   if (status < 0 && err != NULL)

@@ -7,14 +7,18 @@
 #include "loader/ops/walk.h"
 #include "loader/passes/passes.h"
 
-/* One bind with all dimensions solved; opi_bind repeats it while it searches defaults. */
+/* One bind with all dimensions solved; opi_bind repeats it while it searches defaults. out_needed
+ * (may be NULL): after INVALID what a rule needs of an input, if that is why. */
 opipe_status opi_bind_solved(const opi_model *model, const opi_bind_options *options,
                              const opi_dim_binding *dims, uint32_t n_dims, opi_bound **out_bound,
-                             opipe_error *err);
-/* Searches other defaults after `dims` failed to bind; `first` says why. */
+                             opi_needed *out_needed, opipe_error *err);
+/* Searches other defaults after `dims` failed to bind; `first` and `needed` say why. */
 opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
                              const opi_dim_binding *dims, uint32_t n_dims, const opipe_error *first,
-                             opi_bound **out_bound, opipe_error *err);
+                             const opi_needed *needed, opi_bound **out_bound, opipe_error *err);
+/* A dimension whose name says that it is a length or the batch. */
+bool opi_is_length_name(const char *name);
+bool opi_is_batch_name(const char *name);
 /* The key of dimension `axis` of a file input: its name, or "INPUT.axis". NULL: out of memory. */
 const char *opi_dim_key(opi_arena *arena, const opi_value *input, uint32_t axis);
 /* "INPUT.axis", which takes precedence over the name. */

@@ -2,6 +2,10 @@
 /* Defaults that do not bind as they are: a constraint that the file does not write down, nearly
  * always that a mask is as long as past and new tokens together.
  *
+ * A dimension that no name calls a length or the batch, such as the size of a cached head, first
+ * takes the number that the refusing operator needs. When nothing binds with it, all begins again
+ * without.
+ *
  * For each free dimension (those of masks first) the sums of pairs of lengths are tried, for its
  * name and, since some files give it the name of another length, for its place alone; then all
  * lengths are halved (short position tables) and it begins again. Then they are doubled, as long as
@@ -92,7 +96,7 @@ static opipe_status try_value(search *s, const target *t, bool by_name, int64_t 
   options.dims = given;
   OPI_TRY(opi_solve_with(s->model, &options, by_name ? NULL : &one, &s->arena, &dims, &n_dims, NULL,
                          err));
-  return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, err);
+  return opi_bind_solved(s->model, &options, dims, n_dims, &s->found, NULL, err);
 }
 
 /* The target = the sum of two lengths, for every sum that lengths of two dimensions can have. */
@@ -202,38 +206,109 @@ static opipe_status try_length(search *s, int64_t length, bool sums, opipe_error
   count_trial(s); /* always made: there are few lengths */
   OPI_TRY(opi_solve_dims(s->model, &s->current, &s->arena, &dims, &n_dims, err));
   take_lengths(s, dims, n_dims);
-  const opipe_status status = opi_bind_solved(s->model, &s->current, dims, n_dims, &s->found, err);
+  const opipe_status status =
+      opi_bind_solved(s->model, &s->current, dims, n_dims, &s->found, NULL, err);
   return status == OPIPE_E_INVALID && sums ? try_all(s, err) : status;
 }
 
-opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
-                             const opi_dim_binding *dims, uint32_t n_dims, const opipe_error *first,
-                             opi_bound **out_bound, opipe_error *err) {
-  search s = {.model = model, .options = options};
-  opipe_error reason = OPIPE_ERROR_INIT;
-  opi_logger silent = {NULL, NULL, 0};
-  opi_bind_options quiet = *options;
-  quiet.logger = &silent;
-  quiet.report = NULL;
-  s.options = &quiet;
-  opi_arena_init(&s.arena, options->allocator, 0);
-  const int64_t longest = options->default_length > 0 ? options->default_length : 8;
+/* Gives the dimensions of the input that was refused the numbers that it needs. */
+static opipe_status give_needed(search *s, const opi_needed *needed, opi_bind_options *options,
+                                opipe_error *err) {
+  const opi_value *input = &s->model->graph->values[needed->source];
+  opi_dim_binding *dims =
+      OPI_ARENA_ARRAY(&s->arena, opi_dim_binding, (size_t)options->n_dims + needed->rank + 1);
+  if (dims == NULL)
+    return opi_fail_nomem(err, sizeof *dims, "dimensions");
+  if (options->n_dims != 0)
+    memcpy(dims, options->dims, options->n_dims * sizeof *dims);
+  options->dims = dims;
+  for (uint32_t d = 0; d < needed->rank && (int32_t)d < input->rank; ++d) {
+    if (input->shape[d] >= 0 || has_given_shape(s, input->name))
+      continue;
+    const char *key = opi_dim_key(&s->arena, input, d);
+    const char *place = opi_dim_place(&s->arena, input, d);
+    if (key == NULL || place == NULL)
+      return opi_fail_nomem(err, 32, "a dimension's name");
+    if (!opi_is_length_name(key) && !opi_is_batch_name(key) && !is_given(s, key) &&
+        !is_given(s, place))
+      dims[options->n_dims++] = (opi_dim_binding){key, needed->shape[d]};
+  }
+  return OPIPE_OK;
+}
+
+/* Binds with what operators need, as often as that is news. `options`, *io_dims and *io_n become
+ * those of the last trial; without any, err is not set. */
+static opipe_status try_needed(search *s, const opi_needed *first, opi_bind_options *options,
+                               const opi_dim_binding **io_dims, uint32_t *io_n, opipe_error *err) {
+  opi_needed needed = *first;
+  opipe_status status = OPIPE_E_INVALID;
+  s->options = options;
+  while (status == OPIPE_E_INVALID && needed.source != OPIPE_NONE && s->work < MOST_WORK) {
+    const uint32_t n_before = options->n_dims;
+    opi_dim_binding *dims = NULL;
+    uint32_t n_dims = 0;
+    OPI_TRY(give_needed(s, &needed, options, err));
+    if (options->n_dims == n_before)
+      break;
+    count_trial(s);
+    OPI_TRY(opi_solve_dims(s->model, options, &s->arena, &dims, &n_dims, err));
+    *io_dims = dims;
+    *io_n = n_dims;
+    status = opi_bind_solved(s->model, options, dims, n_dims, &s->found, &needed, err);
+  }
+  return status;
+}
+
+static opipe_status try_shorter(search *s, int64_t longest, opipe_error *err) {
   opipe_status status = OPIPE_E_INVALID;
   for (int64_t length = longest; length > 0 && status == OPIPE_E_INVALID; length /= 2) {
-    status = try_length(&s, length, true, &reason);
-    if (options->default_length > 0)
+    status = try_length(s, length, true, err);
+    if (s->options->default_length > 0)
       break;
   }
+  return status;
+}
+
+static opipe_status try_longer(search *s, int64_t longest, const opi_logger *logger,
+                               opipe_error *err) {
+  opipe_status status = OPIPE_E_INVALID;
   for (int64_t length = 2 * longest;
-       options->default_length == 0 && length <= LONGEST && status == OPIPE_E_INVALID;
+       s->options->default_length == 0 && length <= LONGEST && status == OPIPE_E_INVALID;
        length *= 2) {
-    status = try_length(&s, length, false, &reason);
+    status = try_length(s, length, false, err);
     if (status >= 0) {
-      opi_log(options->logger, OPIPE_LOG_WARN,
+      opi_log(logger, OPIPE_LOG_WARN,
               "free dimensions that are not bound are set to %" PRId64 ": nothing shorter fits",
               length);
     }
   }
+  return status;
+}
+
+opipe_status opi_bind_search(const opi_model *model, const opi_bind_options *options,
+                             const opi_dim_binding *dims, uint32_t n_dims, const opipe_error *first,
+                             const opi_needed *needed, opi_bound **out_bound, opipe_error *err) {
+  search s = {.model = model};
+  opipe_error reason = OPIPE_ERROR_INIT, last = OPIPE_ERROR_INIT;
+  opi_logger silent = {NULL, NULL, 0};
+  opi_bind_options quiet = *options;
+  quiet.logger = &silent;
+  quiet.report = NULL;
+  opi_bind_options with_needed = quiet;
+  opi_arena_init(&s.arena, options->allocator, 0);
+  const int64_t longest = options->default_length > 0 ? options->default_length : 8;
+  opipe_status status = try_needed(&s, needed, &with_needed, &dims, &n_dims, &reason);
+  if (status == OPIPE_E_INVALID && with_needed.n_dims > quiet.n_dims) {
+    last = reason;
+    first = &last;
+    status = try_shorter(&s, longest, &reason);
+  }
+  s.options = &quiet;
+  s.work = 0;
+  if (status == OPIPE_E_INVALID)
+    status = try_shorter(&s, longest, &reason);
+  if (status == OPIPE_E_INVALID)
+    status = try_longer(&s, longest, options->logger, &reason);
   if (status == OPIPE_E_INVALID)
     status = report(&s, dims, n_dims, first, err);
   else if (status < 0 && err != NULL)

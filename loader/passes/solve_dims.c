@@ -202,7 +202,7 @@ static bool has_word(const char *name, const char *word) {
   return strcasestr(name, word) != NULL;
 }
 
-static bool is_length(const char *name) {
+bool opi_is_length_name(const char *name) {
   static const char *const words[] = {"seq", "len", "past", "time", "token", "total"};
   for (size_t i = 0; i < OPI_COUNT(words); ++i) {
     if (has_word(name, words[i]))
@@ -211,14 +211,18 @@ static bool is_length(const char *name) {
   return false;
 }
 
+bool opi_is_batch_name(const char *name) {
+  return has_word(name, "batch");
+}
+
 /* Batch: named so and not after a length ("max_seq_len_in_batch"), or without a name that tells and
  * only ever first. */
 static int64_t default_of(const opi_solver *s, const opi_unknown *u) {
   const int64_t length = s->options->default_length > 0 ? s->options->default_length : 8;
   const int64_t rows = s->options->default_batch > 0 ? s->options->default_batch : 1;
-  if (is_length(u->name))
+  if (opi_is_length_name(u->name))
     return length;
-  if (has_word(u->name, "batch"))
+  if (opi_is_batch_name(u->name))
     return rows;
   return u->first_axis && !u->other_axis ? rows : length;
 }

@@ -271,6 +271,41 @@ static void test_unwritten_sums_are_found(void) {
   }
 }
 
+/* The tables of a rotation are half as wide as its heads of 14, which no sum of defaults is; the
+ * mask beside it still needs a sum. */
+static void test_what_an_operator_needs_is_taken(void) {
+  test_graph t;
+  opi_bound *bound = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  opi_bind_options options = test_options();
+  const int64_t heads[4] = {1, 2, -1, 14}, free_two[2] = {-1, -1}, one_free[2] = {1, -1};
+  uint32_t in[4], turned = OPIPE_NONE;
+  options.flags |= OPI_BIND_DEFAULTS;
+  options.default_length = 8;
+  test_open(&t);
+  in[0] = test_input(&t, "x", OPIPE_FLOAT, heads, 4);
+  in[1] = test_input(&t, "cos", OPIPE_FLOAT, free_two, 2);
+  in[2] = test_input(&t, "sin", OPIPE_FLOAT, free_two, 2);
+  in[3] = test_input(&t, "places", OPIPE_INT64, one_free, 2);
+  test_dim(&t, in[0], 2, "seq");
+  test_dim(&t, in[1], 1, "half");
+  test_dim(&t, in[3], 1, "seq"); /* sin has no names */
+  test_node(&t, "RotaryEmbedding", 23, in, 4, NULL, 0, &turned, 1);
+  test_output(&t, turned);
+  add_unwritten_total(&t, "total");
+  OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &options, &bound, &err), &err);
+  const opi_graph *g = bound->graph;
+  OPI_ASSERT_INT(g->values[g->inputs[1]].shape[1], 7);
+  OPI_ASSERT_INT(g->values[g->inputs[2]].shape[1], 7);
+  OPI_ASSERT_INT(g->values[g->inputs[6]].shape[0], 16);
+  opi_bound_free(bound);
+  const opi_dim_binding given[1] = {{"half", 8}}; /* stays, though it does not fit */
+  options.dims = given;
+  options.n_dims = 1;
+  OPI_ASSERT_ERROR(opi_bind(&t.model, &options, &bound, &err), OPIPE_E_INVALID, &err, "must be 7");
+  test_close(&t);
+}
+
 static void test_no_default_fits(void) {
   test_graph t;
   opi_bound *bound = NULL;
@@ -300,4 +335,5 @@ static void test_no_default_fits(void) {
 OPI_TEST_MAIN("dims", OPI_TEST(test_expressions), OPI_TEST(test_given_dims_and_what_follows),
               OPI_TEST(test_refused_dims_name_both_numbers), OPI_TEST(test_dims_of_pinned_inputs),
               OPI_TEST(test_given_shapes), OPI_TEST(test_defaults),
-              OPI_TEST(test_unwritten_sums_are_found), OPI_TEST(test_no_default_fits))
+              OPI_TEST(test_unwritten_sums_are_found),
+              OPI_TEST(test_what_an_operator_needs_is_taken), OPI_TEST(test_no_default_fits))
