@@ -282,11 +282,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def guarded(self, function):
         try:
-            function()
-        except Refused as error:
-            self.answer(error.status, error.shape())
-        except Failed as error:
-            self.answer(500, Refused(500, str(error)).shape())
+            try:
+                function()
+            except Refused as error:
+                self.answer(error.status, error.shape())
+            except Failed as error:
+                self.answer(500, Refused(500, str(error)).shape())
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
