@@ -209,7 +209,7 @@ class Engine:
             self.library.give_back(*self.handles.pop())
 
 
-# ---- what a body may say ----
+# ---- members of a body ----
 
 SAMPLED = {"temperature": (int, float), "top_p": (int, float), "seed": (int,), "n": (int,), "presence_penalty": (int, float),
            "frequency_penalty": (int, float), "logit_bias": (dict,), "max_tokens": (int,), "logprobs": (int,)}
