@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Offloaded stashes under every schedule of the matrix, with 2 and 4 ranks, all recomputations,
- * both optimizers and both kinds of memory in turn. ctest: timeout=1500 */
+ * both optimizers and both kinds of memory in turn. ctest: timeout=1500 label=full */
 #include "tests/runtime/train/offload.h"
 
 enum { ROWS = 16, TOKENS = 8, MICROBATCHES = 8 };
