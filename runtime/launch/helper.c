@@ -279,12 +279,20 @@ static uint32_t fill_polls(opi_team *t) {
   return n + t->reach.n_neighbours;
 }
 
+static bool has_said_more(int fd) {
+  struct pollfd one = {.fd = fd, .events = POLLIN};
+  return poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
+}
+
 static void serve_link(opi_team *t, opi_connection *link, const struct pollfd *p) {
   if (link->fd >= 0 && link->fd == p[0].fd && (p[0].revents & (POLLIN | POLLHUP | POLLERR)) != 0)
     read_link(t, link);
   if (link->fd >= 0 && link->fd == p[0].fd && !opi_connection_is_idle(link) &&
-      !opi_connection_write(t, link) && (p[0].revents & POLLIN) == 0)
-    lose(t, link, NULL);
+      !opi_connection_write(t, link)) {
+    read_link(t, link); /* it may have left in order since the poll */
+    if (link->fd >= 0 && link->fd == p[0].fd && !has_said_more(link->fd))
+      lose(t, link, NULL);
+  }
   if (link->fd >= 0 && link->ending && opi_connection_is_idle(link))
     opi_connection_close(t, link);
   /* Everything sent before the end was read first. */
