@@ -3,6 +3,7 @@
  * memory, the environment, descriptors and threads are as before, while UCX is at work and after,
  * whether opening succeeds or not, and whether the host has loaded UCX before. A forked child
  * leaves the session alone. Each case is a process of its own: UCX is loaded once.
+ * ctest: timeout=60 label=twice
  */
 #include <dirent.h>
 #include <fcntl.h>
