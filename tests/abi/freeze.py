@@ -128,16 +128,15 @@ def released_as(folder):
 def wanted(anew=False):
     """{header: [(struct, minor, fields)]}; anew: today's minor as its headers are now."""
     lists = {}
-    old_ones = [version for version in reversed(minors()) if not (anew and version == today())]
+    versions = [version for version in reversed(minors()) if not (anew and version == today())]
+    released = [(version[1], released_as(os.path.join(RELEASED, "v%d.%d" % version))) for version in versions]
     for header in HEADERS:
         rows = []
         for struct, fields in structs_of(INCLUDE, header):
             minor = today()[1]
-            for version in old_ones:
-                folder = os.path.join(RELEASED, "v%d.%d" % version)
-                old = released_as(folder).get(struct)
-                if old is not None:
-                    minor, fields = version[1], old
+            for of_minor, structs in released:
+                if struct in structs:
+                    minor, fields = of_minor, structs[struct]
             rows.append((struct, minor, fields))
         lists[header] = rows
     return lists

@@ -64,7 +64,7 @@ static opipe_strategy_params question(const asker *a) {
   opipe_strategy_params params = opipe_strategy_params_init();
   params.cluster = a->cluster;
   params.cluster_bytes = strlen(a->cluster);
-  params.batch = 8;
+  params.batch = 4;
   params.n_threads = 2;
   return params;
 }

@@ -5,15 +5,17 @@ import re
 
 CONTROL = ("if", "else", "for", "while", "switch", "do")
 TOKEN = re.compile(r"[A-Za-z_]\w*|\"[^\"]*\"|'[^']*'|\+\+|--|->|[^\s\w]|\d[\w.]*")
+OPENING = frozenset("({[")
+CLOSING = frozenset(")}]")
 HEAD = re.compile(r"([A-Za-z_]\w*) \([^;{}]*\)(?: __attribute__.*)?$")
 
 
 class Token:
-    """index: among the tokens of its file."""
-    __slots__ = ("text", "line", "column", "index")
+    """index: among the tokens of its file. partner: of a bracket, the index of the other one; None if there is none."""
+    __slots__ = ("text", "line", "column", "index", "partner")
 
-    def __init__(self, text, line, column):
-        self.text, self.line, self.column, self.index = text, line, column, None
+    def __init__(self, text, line, column, index):
+        self.text, self.line, self.column, self.index, self.partner = text, line, column, index, None
 
 
 class Control:
@@ -67,9 +69,17 @@ def without_directives(source, macros):
 
 def tokens(lines):
     """line: from 1. column: from 0."""
-    found = [Token(m.group(0), number, m.start()) for number, line in enumerate(lines, 1) for m in TOKEN.finditer(line)]
-    for index, token in enumerate(found):
-        token.index = index
+    found = []
+    opened = []
+    for number, line in enumerate(lines, 1):
+        for match in TOKEN.finditer(line):
+            text = match.group(0)
+            token = Token(text, number, match.start(), len(found))
+            found.append(token)
+            if text in OPENING:
+                opened.append(token)
+            elif text in CLOSING and opened:
+                opened.pop().partner = token.index
     return found
 
 
@@ -88,15 +98,11 @@ class Function:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
     def closing(self, at):
-        """Index of the partner of the bracket at `at`."""
-        depth = 0
-        while at < len(self.tokens):
-            text = self.tokens[at].text
-            depth += (text in "({[") - (text in ")}]")
-            if depth == 0:
-                return at
-            at += 1
-        return len(self.tokens) - 1
+        """Index of the partner of the bracket at `at`, of the last token if it has none; `at` if there is no bracket."""
+        token = self.tokens[at]
+        if token.text not in OPENING:
+            return at
+        return len(self.tokens) - 1 if token.partner is None else token.partner
 
     def block(self, level):
         """Statements in braces; stands behind them after it."""
