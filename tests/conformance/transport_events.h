@@ -142,9 +142,8 @@ static void receive_held(held_receive *h) {
   bool good = true;
   while (good && conf_host.now_ns(NULL) - start < HELD_NS) {
     good = go_on(h);
-    if (memcmp(before, target, sizeof before) != 0) {
+    if (memcmp(before, target, sizeof before) != 0)
       good = conf_check(false, "a region is written to although its `ready` is not complete");
-    }
   }
   let_go(ready);
   while (good && !(h->there && h->sent && held_poll(done, NULL) == OPIPE_OK)) {

@@ -110,9 +110,10 @@ opipe_status strict_recv_after(opipe_stream *s, uint64_t sequence, const opipe_r
   opipe_status status = begin(s, 1, "recv_after", who, err);
   if (status < 0)
     return status;
-  if (done == NULL)
+  if (done == NULL) {
     status = strict_refuse(who, "recv_after", err, "message %llu: done is NULL",
                            (unsigned long long)sequence);
+  }
   if (status == OPIPE_OK)
     status = strict_events(s->endpoint, ready, done, who, "recv_after", err);
   if (status == OPIPE_OK && ready != NULL)

@@ -77,9 +77,10 @@ static opipe_status talk(kit_member *m, end *ends, written *out, uint8_t *got, u
       kit_sleep_ms(1);
   }
   for (uint32_t r = 0; r < SIZE; ++r) {
-    if (r != m->rank && (!is_over(&ends[r]) || atomic_load(&ends[r].rings) == 0))
+    if (r != m->rank && (!is_over(&ends[r]) || atomic_load(&ends[r].rings) == 0)) {
       return opi_fail(&m->err, OPIPE_E_TIMEOUT, "process %u: %u letters sent, %u read", r,
                       (unsigned)ends[r].n_sent, (unsigned)ends[r].n_read);
+    }
   }
   return OPIPE_OK;
 }
