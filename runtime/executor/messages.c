@@ -29,7 +29,7 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   opi_compiled *t = opi_compiled_at(rank);
   const opi_message_run *m = &t->messages[step->route];
   uint64_t number = 0;
-  if (t->strict && opi_sums_start(rank))
+  if (t->strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), m, step, false, &number);
   if (opi_ahead_is_empty(rank))
@@ -161,7 +161,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const opi_seat *seat = &t->seats[rank->index];
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
-  if (strict && opi_sums_start(rank))
+  if (strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
   /* Record an event behind the device's queued work, for which the message waits. */
@@ -233,7 +233,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   const opi_cursor *cursor = opi_cursor_of(rank);
   const opi_seat *seat = &t->seats[rank->index];
   opipe_event *ready = NULL;
-  if (opi_sums_start(rank) || (!opi_ahead_is_empty(rank) && !queues(rank, steps)))
+  if (opi_queue_starts(rank) || (!opi_ahead_is_empty(rank) && !queues(rank, steps)))
     return OPIPE_PENDING; /* sums stand before it; a receive has no event to wait for */
   if (seat->room_waiting - seat->n_waiting < n) {
     OPI_TRY(opi_messages_flush(rank, err));
