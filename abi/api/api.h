@@ -456,6 +456,13 @@ opipe_status opi_api_session_follow(opi_session_object *session, opipe_error *er
 opipe_status opi_meeting_agree(void *meeting, const char *what, opipe_status own, opipe_error *err);
 opipe_status opi_meeting_check(void *meeting, opipe_error *err);
 void opi_meeting_told(void *meeting, opi_tell_fn tell, void *tell_ctx);
+opipe_status opi_meeting_box_open(void *meeting, uint64_t *io_key, void (*ring)(void *ring_ctx),
+                                  void *ring_ctx, opi_box **out_box, opipe_error *err);
+void opi_meeting_box_close(void *meeting, opi_box *box);
+opipe_status opi_meeting_letter(void *meeting, const opi_envelope *letter, uint64_t n_bytes,
+                                opipe_error *err);
+opipe_status opi_meeting_letter_take(void *meeting, opi_box *box, void *out, uint64_t room,
+                                     uint64_t *out_n, opipe_error *err);
 /* A collective call of this session; params have all fields. */
 opipe_status opi_meeting_gather(void *meeting, const opipe_gather_params *params, opipe_error *err);
 opipe_status opi_meeting_alike(void *meeting, const opi_held_param *params, uint32_t n,

@@ -222,9 +222,16 @@ static opipe_status open_runtime(opi_context_object *context, opi_session_object
     env.places = s->owners;
     env.process = s->meeting.info.rank;
     env.n_processes = s->meeting.info.size;
-    env.together = (opi_together){opi_meeting_agree, opi_meeting_alike, opi_meeting_gather,
-                                  opi_meeting_check, opi_meeting_told,  NULL,
-                                  &s->meeting};
+    env.together = (opi_together){.agree = opi_meeting_agree,
+                                  .compare = opi_meeting_alike,
+                                  .gather = opi_meeting_gather,
+                                  .check = opi_meeting_check,
+                                  .told = opi_meeting_told,
+                                  .box_open = opi_meeting_box_open,
+                                  .box_close = opi_meeting_box_close,
+                                  .letter = opi_meeting_letter,
+                                  .letter_take = opi_meeting_letter_take,
+                                  .ctx = &s->meeting};
   }
   opipe_status status = opi_follow_open(s, params, err);
   if (s->meeting.follow != NULL)

@@ -142,7 +142,7 @@ static const table_rule rules[] = {
                              {{0, 0}}},
     [OPIPE_KIND_TRANSPORT] =
         {OPIPE_TRANSPORT_ID,
-         OPIPE_END(opipe_transport, collect_test),
+         OPIPE_END(opipe_transport, recv_after),
          OPIPE_END(opipe_transport, abort),
          {{offsetof(opipe_transport, group_open), OPIPE_END(opipe_transport, group_test)},
           {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)},

@@ -40,6 +40,7 @@ typedef struct opi_drain {
 typedef struct opi_reduction {
   uint32_t instance, rank;
   uint32_t meeting; /* OPIPE_NONE: all replicas are on one rank */
+  uint64_t at;      /* one queue: the time at which it stands in every list; UINT64_MAX: the tail */
 } opi_reduction;
 
 /* Meetings of tensor groups. */
@@ -79,11 +80,12 @@ typedef struct opi_listing {
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
-  uint32_t n_drains;
+  uint32_t n_drains, n_reductions;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;
-  bool circle; /* the lists are a body that repeats; times are positions around it */
+  bool one_queue; /* GROUPED: a rank's sums stand in one order with its messages */
+  bool circle;    /* the lists are a body that repeats; times are positions around it */
   opipe_error *err;
 } opi_listing;
 

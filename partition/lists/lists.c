@@ -233,14 +233,17 @@ static opipe_status list_action(opi_listing *l, uint32_t a) {
 }
 
 /* Adds the rank's sums over replicas that stand there. They run in the background. */
+static opipe_status add_reduction(opi_listing *l, const opi_reduction *r) {
+  OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, r->meeting));
+  l->lists->steps[l->lists->n_steps - 1].stage = r->instance / l->plan->n_replicas;
+  l->lists->steps[l->lists->n_steps - 1].replica = r->instance % l->plan->n_replicas;
+  return OPIPE_OK;
+}
+
 static opipe_status add_reductions(opi_listing *l, uint32_t key) {
   const opi_bucket *b = &l->reductions_at;
-  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i) {
-    const opi_reduction *r = &l->reductions[b->items[i]];
-    OPI_TRY(add(l, OPI_ACT_REDUCE, NULL, r->meeting));
-    l->lists->steps[l->lists->n_steps - 1].stage = r->instance / l->plan->n_replicas;
-    l->lists->steps[l->lists->n_steps - 1].replica = r->instance % l->plan->n_replicas;
-  }
+  for (uint32_t i = b->first[key]; i < b->first[key + 1]; ++i)
+    OPI_TRY(add_reduction(l, &l->reductions[b->items[i]]));
   return OPIPE_OK;
 }
 
@@ -254,16 +257,40 @@ static opipe_status list_tail(opi_listing *l, uint32_t rank) {
 
 /* ---- rules that match by order ---- */
 
-/* Adds the rank's ends of messages made by then. */
-static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, uint32_t *io_next) {
-  for (; *io_next < l->ends.first[rank + 1]; ++*io_next) {
-    const uint32_t end = l->ends.items[*io_next], message = end / 2;
-    const uint32_t kind = end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST;
-    if (opi_listing_made_at(l, message) > until)
+/* The rank's place in its ends of messages, and in the sums that stand among them. */
+typedef struct places {
+  uint32_t end, sum;
+} places;
+
+/* The rank's next sum that stands among the messages; NULL: there is none. */
+static const opi_reduction *next_sum(const opi_listing *l, uint32_t rank, places *io) {
+  while (l->one_queue && io->sum < l->n_reductions &&
+         (l->reductions[io->sum].rank != rank || l->reductions[io->sum].at == UINT64_MAX))
+    ++io->sum;
+  return l->one_queue && io->sum < l->n_reductions ? &l->reductions[io->sum] : NULL;
+}
+
+/* Adds the rank's ends of messages made by then, and sums of by then (`before`: of before), in one
+ * order with other ranks': by time, messages first. */
+static opipe_status add_ends(opi_listing *l, uint32_t rank, uint64_t until, bool before,
+                             places *io) {
+  for (;;) {
+    const bool any = io->end < l->ends.first[rank + 1];
+    const uint32_t end = any ? l->ends.items[io->end] : 0, message = end / 2;
+    const uint64_t made = any ? opi_listing_made_at(l, message) : UINT64_MAX;
+    const opi_reduction *sum = next_sum(l, rank, io);
+    const bool is_due = sum != NULL && (before ? sum->at < until : sum->at <= until);
+    if (is_due && (!any || sum->at < made)) {
+      OPI_TRY(add_reduction(l, sum));
+      ++io->sum;
+      continue;
+    }
+    if (!any || made > until)
       return OPIPE_OK;
+    const uint32_t kind = end % 2 == 0 ? OPI_ACT_SEND : OPI_ACT_POST;
     OPI_TRY(add_end(l, kind, message, is_next(l, kind, message)));
+    ++io->end;
   }
-  return OPIPE_OK;
 }
 
 /* Notes the first steps of a body's requests up to `position`. A rank may take no part in some. */
@@ -291,23 +318,24 @@ static void mark_batches(opi_listing *l, uint32_t rank) {
 static opipe_status list_rank(opi_listing *l, uint32_t rank) {
   const opi_piece_plan *plan = l->plan;
   const uint32_t n_positions = l->lists->n_positions, each = plan->n_microbatches / n_positions;
-  uint32_t next = l->strict ? l->ends.first[rank] : 0, noted = 0;
+  places next = {.end = l->strict ? l->ends.first[rank] : 0};
+  uint32_t noted = 0;
   if (!l->strict)
     OPI_TRY(add_bucket(l, OPI_ACT_POST, &l->posts, plan->n_actions + rank));
   for (uint32_t a = plan->rank_first[rank]; a < plan->rank_first[rank + 1]; ++a) {
     if (n_positions > 1)
       note_requests(l, rank, plan->actions[a].microbatch / each, &noted);
     if (l->strict)
-      OPI_TRY(add_ends(l, rank, l->times.clock_start[a], &next));
+      OPI_TRY(add_ends(l, rank, l->times.clock_start[a], true, &next));
     OPI_TRY(list_action(l, a));
     if (l->strict)
-      OPI_TRY(add_ends(l, rank, l->times.clock_end[a], &next));
+      OPI_TRY(add_ends(l, rank, l->times.clock_end[a], false, &next));
     if (plan->trains)
       OPI_TRY(add_reductions(l, a));
   }
   note_requests(l, rank, n_positions - 1, &noted);
   if (l->strict)
-    OPI_TRY(add_ends(l, rank, UINT64_MAX, &next));
+    OPI_TRY(add_ends(l, rank, UINT64_MAX, false, &next));
   return list_tail(l, rank);
 }
 
@@ -514,6 +542,8 @@ opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignme
                    .cuts = (const opi_cut *const *)model->cuts,
                    .reference = reference,
                    .strict = !reference && opi_plan_is_strict(plan->whole),
+                   .one_queue = !reference && opi_plan_is_strict(plan->whole) &&
+                                plan->whole->link.rule == OPIPE_RULE_GROUPED,
                    .err = err};
   opi_arena_init(&l.scratch, allocator, 0);
   const opipe_status status = build_all(&l, model->n_classes, alignment);

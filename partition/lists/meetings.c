@@ -209,6 +209,15 @@ void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t m
   settle(m, rank);
 }
 
+bool opi_meetings_has_come(const opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting) {
+  const uint32_t at =
+      meeting == OPIPE_NONE ? OPIPE_NONE : member(&m->lists->meetings[meeting], rank);
+  if (at == OPIPE_NONE)
+    return false;
+  const uint32_t slot = m->first[meeting] + at;
+  return m->come[(size_t)item * m->first[m->lists->n_meetings] + slot] >= m->starts[slot];
+}
+
 bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
                         double *io_now) {
   const uint32_t meet = item * m->lists->n_meetings + meeting;

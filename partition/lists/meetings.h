@@ -50,6 +50,8 @@ opipe_status opi_meetings_open(const opi_lists *lists, uint32_t n_items, opi_clo
 /* The rank takes a step that begins a sum. meeting OPIPE_NONE: nothing. */
 void opi_meetings_come(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
                        uint32_t step, double now);
+/* Whether the rank has taken all its steps that begin the sum. */
+bool opi_meetings_has_come(const opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting);
 /* Whether the sum is met; then *io_now is at least its time. Else the rank waits for it. */
 bool opi_meetings_await(opi_meetings *m, uint32_t rank, uint32_t item, uint32_t meeting,
                         double *io_now);

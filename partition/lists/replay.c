@@ -19,9 +19,10 @@
  * list ends by the clock too.
  *
  * Sums over ranks are meetings of their groups (meetings.h): a SUM or REDUCE comes to one, an AWAIT
- * or UPDATE waits for it. A training step is a barrier: no rank proceeds before all have reached
- * their update. Double-buffered ranks that step alone wait for those with which they share a
- * weight.
+ * or UPDATE waits for it. Under GROUPED the proof waits at the SUM or REDUCE itself: a rank's
+ * messages and sums of all groups are one queue, as a device's communicators need it. A training
+ * step is a barrier: no rank proceeds before all have reached their update. Double-buffered ranks
+ * that step alone wait for those with which they share a weight.
  */
 #include <stdio.h>
 
@@ -65,12 +66,14 @@ typedef struct replay {
                             lowest */
   uint32_t *group_size;  /* [n_ranks] */
   bool *updates;         /* [n_ranks] it has updated in its item */
+  bool *comes;           /* [n_ranks] its step has come to a sum, and waits there */
   opi_meetings meetings; /* sums over ranks */
   opi_moves_clock moves; /* stashes on their way to the host and back: each rank's own affair */
   uint32_t n_items, rule;
   bool twice; /* weights in two versions */
   bool timed;
-  bool meets; /* rules BLOCKING, GROUPED */
+  bool meets;     /* rules BLOCKING, GROUPED */
+  bool one_queue; /* sums are in it */
   opi_replay_result *result;
   opipe_error *err;
 } replay;
@@ -250,6 +253,21 @@ static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   return true;
 }
 
+static bool is_sum(const opi_step *step) {
+  return step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM;
+}
+
+/* The rank comes to a sum, and in one queue waits for it. */
+static bool come(replay *p, uint32_t rank, const opi_step *step) {
+  const uint32_t batch = batch_of(p, rank, step);
+  if (!p->comes[rank])
+    opi_meetings_come(&p->meetings, rank, batch, step->route, p->step[rank], p->now[rank]);
+  const bool waits = p->one_queue && opi_meetings_has_come(&p->meetings, rank, batch, step->route);
+  p->comes[rank] =
+      waits && !opi_meetings_await(&p->meetings, rank, batch, step->route, &p->now[rank]);
+  return !p->comes[rank];
+}
+
 /* Performs the step if it can happen. Returns whether it did. */
 static bool advance(replay *p, uint32_t rank, const opi_step *step) {
   const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
@@ -260,10 +278,8 @@ static bool advance(replay *p, uint32_t rank, const opi_step *step) {
     return update(p, rank, step);
   if (opi_step_moves(step))
     opi_moves_advance(&p->moves, rank, step, p->timed, &p->now[rank]);
-  if (step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM) {
-    opi_meetings_come(&p->meetings, rank, batch_of(p, rank, step), step->route, p->step[rank],
-                      p->now[rank]);
-  }
+  if (is_sum(step))
+    return come(p, rank, step);
   if (step->kind == OPI_ACT_AWAIT) {
     return opi_meetings_await(&p->meetings, rank, batch_of(p, rank, step), step->route,
                               &p->now[rank]);
@@ -363,7 +379,7 @@ static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size
 /* The sum for which the rank's step waits; OPIPE_NONE: none. */
 static uint32_t missing_sum(const replay *p, uint32_t rank) {
   const opi_step *step = &p->lists->steps[p->step[rank]];
-  if (step->kind == OPI_ACT_AWAIT)
+  if (step->kind == OPI_ACT_AWAIT || (is_sum(step) && p->comes[rank]))
     return step->route;
   return step->kind == OPI_ACT_UPDATE
              ? opi_meetings_missing(&p->meetings, rank, batch_of(p, rank, step))
@@ -404,17 +420,57 @@ static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room
   return posted ? stream->src_rank : stream->dst_rank;
 }
 
+/* Writes the rank's next operations, from the one that it stands at: its list as far as the cycle
+ * needs it. Returns the text's length. */
+static size_t list_queue(const replay *p, uint32_t rank, char *out, size_t room) {
+  enum { OPERATIONS = 3 };
+  const opi_lists *l = p->lists;
+  size_t at = 0;
+  uint32_t n = 0;
+  for (uint32_t i = p->step[rank]; i < l->rank_first[rank + 1] && n < OPERATIONS && at < room;
+       ++i) {
+    const opi_step *step = &l->steps[i];
+    int more = 0;
+    if (is_sum(step) && step->route != OPIPE_NONE) {
+      more = snprintf(out + at, room - at, "%s sum of stage %u", n == 0 ? "" : ",", step->stage);
+    } else if (is_end(step)) {
+      const opi_list_stream *s = &l->streams[l->messages[step->route].stream];
+      const bool sends = step->kind == OPI_ACT_SEND;
+      more = snprintf(out + at, room - at, "%s %s %u of micro-batch %u", n == 0 ? "" : ",",
+                      sends ? "to" : "from", sends ? s->dst_rank : s->src_rank,
+                      l->messages[step->route].microbatch);
+    } else {
+      continue;
+    }
+    at += more > 0 ? (size_t)more : 0;
+    ++n;
+  }
+  return at < room ? at : room - 1;
+}
+
+/* Adds what the ranks of the cycle issue next, if messages and sums are one queue. */
+static void add_queues(const replay *p, uint32_t first, uint32_t second, char *text, size_t at,
+                       size_t room) {
+  const uint32_t ranks[2] = {first, second};
+  for (uint32_t i = 0; p->one_queue && i < 2 && ranks[i] != OPIPE_NONE && at < room; ++i) {
+    const int n = snprintf(text + at, room - at, "; rank %u issues", ranks[i]);
+    at += n > 0 ? (size_t)n : 0;
+    if (at < room)
+      at += list_queue(p, ranks[i], text + at, room - at);
+  }
+}
+
 /* Follows "waits for" from the first stopped rank until one repeats, and reports that cycle. */
 static opipe_status stuck(const replay *p) {
   char text[700] = "";
   size_t at = 0;
-  uint32_t rank = 0;
+  uint32_t rank = 0, last = OPIPE_NONE;
   while (rank < p->plan->n_ranks && p->item[rank] == p->n_items)
     ++rank;
   if (rank == p->plan->n_ranks)
     return OPIPE_OK;
-  for (uint32_t i = 0, first = rank, last = OPIPE_NONE;
-       i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
+  const uint32_t first = rank;
+  for (uint32_t i = 0; i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
     char one[480];
     if (i > 0 && (rank == first || rank == last)) /* a cycle; or a rank's own later step */
       break;
@@ -423,6 +479,7 @@ static opipe_status stuck(const replay *p) {
     const int n = snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : "; ", one);
     at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;
   }
+  add_queues(p, first, last == first ? OPIPE_NONE : last, text, at, sizeof text);
   return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->whole->schedule,
                   text);
 }
@@ -516,9 +573,10 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
   p->barrier = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items *n_ranks);
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)p->n_items * n_ranks);
   p->updates = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
+  p->comes = OPI_ARENA_ARRAY(scratch, bool, n_ranks);
   if (p->ends == NULL || p->item == NULL || p->step == NULL || p->position == NULL ||
       p->link_free == NULL || p->under_way == NULL || p->finish == NULL || p->barrier == NULL ||
-      p->n_updates == NULL || p->updates == NULL)
+      p->n_updates == NULL || p->updates == NULL || p->comes == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
     p->ends[i] = (ends){{NEVER, NEVER, NEVER}};
@@ -585,6 +643,7 @@ opipe_status opi_lists_replay(const opi_piece_plan *plan, const opi_lists *lists
               .result = io_result,
               .err = err};
   p.meets = p.rule == OPI_RULE_BLOCKING || p.rule == OPI_RULE_GROUPED;
+  p.one_queue = p.rule == OPI_RULE_GROUPED && !p.timed;
   opi_arena scratch;
   opi_arena_init(&scratch, allocator, 0);
   const opipe_status status = run_all(&p, &scratch);

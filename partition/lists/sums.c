@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where the sums of gradients over replicas stand in the lists. Each stands where the schedule's
  * synchronization puts it, but not before a sum that another rank of both groups comes to first:
- * sums are ordered by the time at which their last rank comes, then by stage. */
+ * sums are ordered by the time at which their last rank comes, then by stage. Under GROUPED a rank
+ * has one queue for messages and sums: each stands in all lists at that time, among the messages.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,8 +92,13 @@ static opipe_status list_reductions(sum_placing *p) {
       if (!is_summed(l, i))
         continue;
       p->keys[p->n_all] = key_of(l, i);
-      l->reductions[p->n_all++] =
-          (opi_reduction){.instance = i, .rank = l->plan->instance_rank[i], .meeting = OPIPE_NONE};
+      l->reductions[p->n_all] = (opi_reduction){.instance = i,
+                                                .rank = l->plan->instance_rank[i],
+                                                .meeting = OPIPE_NONE,
+                                                .at = p->sums[k].last};
+      if (l->one_queue && p->sums[k].last != UINT64_MAX) /* lists.c merges it with the ends */
+        p->keys[p->n_all] = l->plan->n_actions + l->plan->n_ranks;
+      ++p->n_all;
     }
   }
   p->first[p->n_stages] = p->n_all;
@@ -194,10 +201,11 @@ opipe_status opi_listing_sums(opi_listing *l) {
   order_sums(&p);
   OPI_TRY(list_reductions(&p));
   OPI_TRY(list_meetings(&p));
-  for (uint32_t k = 1; k < p.n_stages && p.sums[0].last != UINT64_MAX; ++k) {
+  for (uint32_t k = 1; k < p.n_stages && p.sums[0].last != UINT64_MAX && !l->one_queue; ++k) {
     for (uint32_t before = 0; before < k; ++before)
       follow(&p, before, k);
   }
-  return opi_bucket_make(l, p.keys, p.n_all, l->plan->n_actions + l->plan->n_ranks,
+  l->n_reductions = p.n_all;
+  return opi_bucket_make(l, p.keys, p.n_all, l->plan->n_actions + l->plan->n_ranks + 1,
                          &l->reductions_at);
 }

@@ -129,7 +129,7 @@ static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *wh
 static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_params *params,
                                   opipe_endpoint **out_endpoint, opipe_error *err) {
   pthread_condattr_t attributes;
-  const opipe_status status = opipe_endpoint_check(world->n_ranks, params, err);
+  opipe_status status = opipe_endpoint_check(world->n_ranks, params, err);
   if (status < 0)
     return status;
   if (world->endpoints[params->rank] != NULL) {
@@ -154,6 +154,14 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
     opipe_free(world->host, e, sizeof *e, ALIGN);
     return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: no signal could be made");
   }
+  status = emutrans_lane_open(e, params, err);
+  if (status < 0) {
+    if (e->started != NULL)
+      e->backend->event_destroy(e->started);
+    (void)pthread_cond_destroy(&e->cond);
+    opipe_free(world->host, e, sizeof *e, ALIGN);
+    return status;
+  }
   pthread_mutex_lock(&world->lock);
   world->endpoints[e->rank] = e;
   pthread_mutex_unlock(&world->lock);
@@ -168,6 +176,7 @@ static void endpoint_close(opipe_endpoint *e) {
   pthread_mutex_lock(&world->lock);
   world->endpoints[e->rank] = NULL;
   pthread_mutex_unlock(&world->lock);
+  emutrans_lane_close(e);
   (void)pthread_cond_destroy(&e->cond);
   opipe_free(world->host, e, sizeof *e, ALIGN);
 }
@@ -311,7 +320,8 @@ static const opipe_transport transport_table = {.struct_size = (uint32_t)sizeof(
                                                 .collective_open = emutrans_collective_open,
                                                 .collective_close = emutrans_collective_close,
                                                 .collect = emutrans_collect,
-                                                .collect_test = emutrans_collect_test};
+                                                .collect_test = emutrans_collect_test,
+                                                .recv_after = emutrans_recv_after};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

@@ -44,8 +44,12 @@ typedef struct cell {
   uint64_t n_bytes;
   uint64_t at_ns; /* clock when it arrives; UINT64_MAX: never */
   opipe_event *ready, *recv_done, *send_done;
-  uint64_t begun[2];  /* by side: q + 1 of the latest operation that was tried */
-  uint64_t number[2]; /* by side: its place in the channel */
+  opipe_event *after;  /* the target is in use until then; NULL: it is free */
+  opipe_event *copied; /* of the receiver's device, where ranks have lanes (queued.c) */
+  opipe_region to;     /* the target */
+  bool orders[2];      /* by side: the operation is of a batch that queues */
+  uint64_t begun[2];   /* by side: q + 1 of the latest operation that was tried */
+  uint64_t number[2];  /* by side: its place in the channel */
 } cell;
 
 /* What is matched in order under the rules edge (from -> to) and pair (from < to). */
@@ -59,7 +63,7 @@ typedef struct channel {
 typedef struct wire {
   opipe_wire base;  /* its cells: cell */
   channel *channel; /* NULL: the rule needs none */
-  const opipe_backend *src_backend;
+  const opipe_backend *src_backend, *dst_backend;
   uint64_t n_posted, n_sent; /* for the FIFO rule: the next to be posted, to be sent */
   uint64_t free_ns;          /* clock when the link has carried all before */
 } wire;
@@ -97,6 +101,13 @@ struct opipe_endpoint {
   bool group_closed; /* nothing may join it */
   bool noting;       /* between batch_begin and batch_end */
   bool batched;      /* the group was a batch: none of its operations ends before the others */
+  /* batches that queue (queued.c) */
+  opipe_device *device;
+  opipe_queue *lane;     /* does the rank's batches one after the other; NULL: there is none */
+  opipe_event *started;  /* recorded where the lane has come to the batch at hand */
+  bool orders;           /* the batch at hand queues: every operation has brought `done` */
+  bool settled;          /* all `done` of it are recorded */
+  bool queued[OPS_MOST]; /* of operation i: the lane has it */
 };
 
 struct opipe_memory {
@@ -151,6 +162,9 @@ opipe_status emutrans_send(opipe_stream *stream, uint64_t sequence, const opipe_
                            opipe_event *ready, opipe_event *done, opipe_error *err);
 opipe_status emutrans_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                            opipe_event *done, opipe_error *err);
+opipe_status emutrans_recv_after(opipe_stream *stream, uint64_t sequence,
+                                 const opipe_region *region, opipe_event *ready, opipe_event *done,
+                                 opipe_error *err);
 opipe_status emutrans_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 
 /* Host address of a region; 0 bytes need no buffer. */
@@ -202,6 +216,22 @@ opipe_status emutrans_batch_end(opipe_endpoint *endpoint, opipe_error *err);
 void emutrans_forget(opipe_stream *stream);
 opipe_status emutrans_channel_take(opipe_world *world, wire *w, opipe_error *err);
 void emutrans_channel_leave(opipe_world *world, wire *w);
+
+/* queued.c; lock held but in open and close */
+opipe_status emutrans_lane_open(opipe_endpoint *endpoint, const opipe_endpoint_params *params,
+                                opipe_error *err);
+void emutrans_lane_close(opipe_endpoint *endpoint);
+/* The events of a stream's cells, of its receiver's endpoint. */
+opipe_status emutrans_cells_open(const opipe_stream *stream, opipe_error *err);
+void emutrans_cells_close(const opipe_stream *stream);
+/* A batch has ended: does it queue? Then the lane comes to it. */
+opipe_status emutrans_queue_batch(opipe_endpoint *endpoint, opipe_error *err);
+/* Queues what can be queued of the batch at hand. PENDING: peers have not come to theirs. */
+opipe_status emutrans_queue_move(opipe_endpoint *endpoint, opipe_error *err);
+/* Is the message moved by the lanes of its ranks? */
+static inline bool emutrans_is_queued(const cell *c) {
+  return c->orders[0] && c->orders[1];
+}
 
 /* streams.c */
 opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,

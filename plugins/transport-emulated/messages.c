@@ -73,6 +73,18 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
     return OPIPE_OK;
   if (c->sent != sequence + 1 || c->posted != sequence + 1)
     return OPIPE_PENDING;
+  if (emutrans_is_queued(c))
+    return OPIPE_PENDING; /* the receiver's lane has not got it yet */
+  if (c->after != NULL) {
+    const opipe_status after = s->wire->dst_backend->event_poll(c->after, err);
+    if (after == OPIPE_PENDING)
+      look_at(s->endpoint, now + AGAIN_NS);
+    if (after < 0 && (s->sides & 2u) == 0)
+      return OPIPE_PENDING; /* the receiver's rank knows more about it */
+    if (after != OPIPE_OK)
+      return after;
+    c->after = NULL;
+  }
   if (c->ready != NULL) {
     const opipe_status ready = s->wire->src_backend->event_poll(c->ready, err);
     if (ready == OPIPE_PENDING)
@@ -125,8 +137,10 @@ opipe_status emutrans_meet(opipe_world *world, wire *w, cell *c, uint64_t sequen
   return OPIPE_OK;
 }
 
+/* orders: what the receiver waits for is `done`. */
 static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_region *region,
-                                opipe_event *done, opipe_error *err) {
+                                opipe_event *ready, opipe_event *done, bool orders,
+                                opipe_error *err) {
   void *target = NULL;
   cell *c = emutrans_cell(s, sequence);
   opipe_status status = check_side(s, 1, "recv", err);
@@ -149,6 +163,9 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->target = target;
   c->room_bytes = region->n_bytes;
   c->recv_done = done;
+  c->after = ready;
+  c->to = *region;
+  c->orders[1] = orders && s->endpoint->noting;
   if (s->endpoint->noting)
     return OPIPE_OK; /* it stands at the end of the batch */
   c->posted = sequence + 1;
@@ -161,7 +178,20 @@ opipe_status emutrans_recv(opipe_stream *s, uint64_t sequence, const opipe_regio
                            opipe_event *done, opipe_error *err) {
   opipe_world *world = s->endpoint->world;
   pthread_mutex_lock(&world->lock);
-  const opipe_status status = recv_locked(s, sequence, region, done, err);
+  const opipe_status status = recv_locked(s, sequence, region, NULL, done, false, err);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+opipe_status emutrans_recv_after(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                                 opipe_event *ready, opipe_event *done, opipe_error *err) {
+  opipe_world *world = s->endpoint->world;
+  if (done == NULL) {
+    return opipe_fail(err, OPIPE_E_INVALID, "recv_after of message %llu: done is NULL",
+                      (unsigned long long)sequence);
+  }
+  pthread_mutex_lock(&world->lock);
+  const opipe_status status = recv_locked(s, sequence, region, ready, done, true, err);
   pthread_mutex_unlock(&world->lock);
   return status;
 }
@@ -192,6 +222,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->n_bytes = region->n_bytes;
   c->ready = ready;
   c->send_done = done;
+  c->orders[0] = false;
   if (s->endpoint->noting)
     return OPIPE_OK; /* it is offered at the end of the batch */
   c->offered = sequence + 1;
@@ -218,6 +249,8 @@ opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err)
   if (status == OPIPE_OK)
     emutrans_close_group(s->endpoint);
   if (status == OPIPE_OK)
+    status = emutrans_queue_move(s->endpoint, err);
+  if (status >= 0) /* of an earlier batch, perhaps */
     status = emutrans_move(s, c, sequence, err);
   if (status == OPIPE_OK)
     status = emutrans_batch_done(s, sequence, err);

@@ -36,6 +36,8 @@ static opipe_status draw_number(opipe_stream *s, cell *c, uint64_t sequence, uin
 
 /* All operations of the endpoint's group complete? Moves what can be moved. */
 static opipe_status group_complete(opipe_endpoint *e, opipe_error *err) {
+  if (e->orders)
+    return emutrans_queue_move(e, err);
   for (uint32_t i = 0; i < e->n_ops; ++i) {
     opipe_stream *s = e->ops[i].stream;
     cell *c = emutrans_cell(s, e->ops[i].sequence);
@@ -58,7 +60,7 @@ static opipe_status join_group(opipe_stream *s, cell *c, uint64_t sequence, uint
     if (status != OPIPE_OK)
       return status;
     e->n_ops = 0;
-    e->group_closed = e->batched = false;
+    e->group_closed = e->batched = e->orders = false;
   }
   if (e->n_ops == OPS_MOST)
     return OPIPE_PENDING;
@@ -142,7 +144,7 @@ static opipe_status begin_batch(opipe_endpoint *e, opipe_error *err) {
   if (status != OPIPE_OK)
     return status;
   e->n_ops = 0;
-  e->group_closed = false;
+  e->group_closed = e->orders = false;
   e->noting = true;
   return OPIPE_OK;
 }
@@ -169,12 +171,30 @@ static opipe_status start_operation(const opipe_endpoint *e, const operation *op
   return emutrans_meet(e->world, w, c, op->sequence, err);
 }
 
+/* Its peers may be asleep, or at work of another kind. */
+static opipe_status queue_with_peers(opipe_endpoint *e, opipe_error *err) {
+  opipe_status status = emutrans_queue_move(e, err);
+  for (uint32_t i = 0; i < e->n_ops && e->orders && status >= 0; ++i) {
+    const opipe_stream_params *p = &e->ops[i].stream->wire->base.params;
+    opipe_endpoint *peer = e->world->endpoints[e->ops[i].side == 0 ? p->dst_rank : p->src_rank];
+    if (peer != NULL && !peer->noting)
+      status = emutrans_queue_move(peer, err);
+  }
+  if (status >= 0) /* a peer's copy may be what this rank's lane waits for */
+    status = emutrans_queue_move(e, err);
+  return status < 0 ? status : OPIPE_OK;
+}
+
 static opipe_status end_batch(opipe_endpoint *e, opipe_error *err) {
   if (!e->noting)
     return opipe_fail(err, OPIPE_E_STATE, "batch_end: rank %u has no batch open", e->rank);
   opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK)
+    status = emutrans_queue_batch(e, err);
   for (uint32_t i = 0; i < e->n_ops && status == OPIPE_OK; ++i)
     status = start_operation(e, &e->ops[i], err);
+  if (status == OPIPE_OK)
+    status = queue_with_peers(e, err);
   e->group_closed = e->batched = true;
   e->noting = false;
   return status;
@@ -205,8 +225,10 @@ void emutrans_forget(opipe_stream *s) {
   opipe_endpoint *e = s->endpoint;
   uint32_t kept = 0;
   for (uint32_t i = 0; i < e->n_ops; ++i) {
-    if (e->ops[i].stream != s)
-      e->ops[kept++] = e->ops[i];
+    if (e->ops[i].stream == s)
+      continue;
+    e->queued[kept] = e->queued[i];
+    e->ops[kept++] = e->ops[i];
   }
   e->n_ops = kept;
 }

@@ -30,7 +30,12 @@ static opipe_status open_locked(opipe_endpoint *endpoint, const opipe_stream_par
   stream->n_opened = emutrans_opened(endpoint);
   if ((stream->sides & 1u) != 0)
     w->src_backend = endpoint->backend;
-  return OPIPE_OK;
+  if ((stream->sides & 2u) != 0)
+    w->dst_backend = endpoint->backend;
+  status = emutrans_cells_open(stream, err);
+  if (status < 0)
+    leave(world, w, stream->sides);
+  return status;
 }
 
 opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
@@ -56,6 +61,7 @@ void emutrans_stream_close(opipe_stream *stream) {
   opipe_world *world = stream->endpoint->world;
   pthread_mutex_lock(&world->lock);
   emutrans_forget(stream);
+  emutrans_cells_close(stream);
   leave(world, stream->wire, stream->sides);
   pthread_mutex_unlock(&world->lock);
   opipe_free(world->host, stream, sizeof *stream, ALIGN);

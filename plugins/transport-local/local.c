@@ -206,7 +206,7 @@ static void local_memory_drop(opipe_memory *memory) {
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, recv_after),
     .info = local_info,
     .world_info = local_world_info,
     .endpoint_ready = local_endpoint_ready,
@@ -234,7 +234,8 @@ static const opipe_transport transport_table = {
     .collective_open = local_collective_open,
     .collective_close = local_collective_close,
     .collect = local_collect,
-    .collect_test = local_collect_test};
+    .collect_test = local_collect_test,
+    .recv_after = local_recv_after};
 
 static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
                                opipe_error *err) {

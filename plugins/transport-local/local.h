@@ -182,6 +182,8 @@ opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err);
 opipe_status local_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 opipe_status local_send(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                         opipe_event *ready, opipe_event *done, opipe_error *err);
+opipe_status local_recv_after(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                              opipe_event *ready, opipe_event *done, opipe_error *err);
 opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                         opipe_event *done, opipe_error *err);
 opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);

@@ -71,6 +71,21 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   return OPIPE_OK;
 }
 
+opipe_status local_recv_after(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                              opipe_event *ready, opipe_event *done, opipe_error *err) {
+  opipe_endpoint *e = stream->endpoint;
+  opipe_status status = check_side(stream, 1, "recv_after", err);
+  if (status == OPIPE_OK && done == NULL) {
+    status = opipe_fail(err, OPIPE_E_INVALID, "recv_after of message %llu: done is NULL",
+                        (unsigned long long)sequence);
+  }
+  if (status == OPIPE_OK && ready != NULL)
+    status = e->backend->event_poll(ready, err);
+  if (status == OPIPE_PENDING)
+    e->unready = true;
+  return status == OPIPE_OK ? local_recv(stream, sequence, region, done, err) : status;
+}
+
 static void copy_bytes(char *to, const char *from, uint64_t n_bytes) {
   if (n_bytes != 0 && to != from)
     memmove(to, from, (size_t)n_bytes);

@@ -76,6 +76,11 @@ void opi_residents_free(opi_shapes *shapes);
 opipe_status opi_meets_make(opi_compiled *shape, opipe_error *err);
 void opi_meets_stop(opi_compiled *shape);
 
+/* -- ordered.c: events of batches that are queued; after the messages are placed, and after the
+ * streams are closed -- */
+opipe_status opi_batches_make(opi_compiled *shape, opipe_error *err);
+void opi_batches_stop(opi_compiled *shape);
+
 /* -- offload.c: host memory and events of moves, once programs are compiled -- */
 opipe_status opi_moves_make(opi_compiled *shape, opipe_error *err);
 void opi_moves_stop(opi_compiled *shape);

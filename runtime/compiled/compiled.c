@@ -275,6 +275,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
     OPI_TRY(open_wire(t, i, err));
   OPI_TRY(place_messages(t, err));
+  OPI_TRY(opi_batches_make(t, err));
   OPI_TRY(opi_meets_make(t, err));
   OPI_TRY(opi_moves_make(t, err));
   OPI_TRY(opi_results_find(t, err));
@@ -306,6 +307,7 @@ void opi_compiled_stop(opi_shape *shape) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);
   }
+  opi_batches_stop(t);
   for (uint32_t u = 0; t->units != NULL && u < t->n_instances * per_instance; ++u) {
     if (t->units[u].program != NULL)
       free_unit(&s->ranks[t->pieces->instance_rank[u / per_instance]], &t->units[u]);

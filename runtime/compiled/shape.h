@@ -65,10 +65,17 @@ typedef struct opi_wire {
   uint64_t dst_base; /* the destination rank's */
 } opi_wire;
 
+/* Events of a message's end, where batches are queued on the rank's device; NULL: they are not. */
+typedef struct opi_message_end {
+  opipe_event *ready; /* the region's queued users before */
+  opipe_event *done;  /* recorded by the transport */
+} opi_message_end;
+
 /* A message of the lists, with everything that its steps read. */
 typedef struct opi_message_run {
   const opi_wire *wire;
   opipe_region from, to;
+  opi_message_end src, dst;
   uint32_t src_rank, dst_rank;
   uint32_t sequence, n_messages; /* in its stream, of a body */
   uint32_t stream;
@@ -85,6 +92,7 @@ typedef struct opi_ran {
 typedef struct opi_waiting_send {
   uint64_t number;    /* in its stream, since that was opened */
   opipe_event *ready; /* to be waited for first; NULL: its memory is valid */
+  opipe_event *done;  /* of a batch that is queued: its memory is free then; NULL: test tells */
   uint32_t message;
   bool sent;
 } opi_waiting_send;

@@ -13,6 +13,7 @@
 
 #include "partition/plan/plan.h"
 #include "runtime/base/base.h"
+#include "runtime/base/letters.h"
 #include "runtime/device/budget.h"
 
 enum {
@@ -65,6 +66,15 @@ typedef struct opi_together {
    * come (OPI_FOLLOW_*), with submit_lock held: process 0, whose calls the others repeat, so that
    * it tells them; another, so that it waits for process 0's word. Errors refuse the request. */
   opipe_status (*follow)(void *ctx, uint32_t how, uint64_t number, opipe_error *err);
+  /* Letters beside the transport (base/letters.h); all four or none. io_key: in, 32 bits that
+   * tell the session's boxes apart; out, the whole key. `ring` is called on another thread when the
+   * box has changed, until box_close returns. take: PENDING, there is none. [any-thread] */
+  opipe_status (*box_open)(void *ctx, uint64_t *io_key, void (*ring)(void *ring_ctx),
+                           void *ring_ctx, opi_box **out_box, opipe_error *err);
+  void (*box_close)(void *ctx, opi_box *box); /* accepts NULL */
+  opipe_status (*letter)(void *ctx, const opi_envelope *letter, uint64_t n_bytes, opipe_error *err);
+  opipe_status (*letter_take)(void *ctx, opi_box *box, void *out, uint64_t room, uint64_t *out_n,
+                              opipe_error *err);
   void *ctx;
 } opi_together;
 

@@ -98,7 +98,7 @@ opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, 
   if (step->route == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
-  if (all->n == all->room)
+  if (all->n == all->room || opi_queue_starts(rank))
     return OPIPE_PENDING;
   opi_meet *meet = opi_meet_at(t, step->route, rank->index);
   all->list[(all->first + all->n++) % all->room] = (opi_coming){.meet = meet, .step = index};
@@ -106,6 +106,14 @@ opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, 
       (opi_ran){{opi_clock_ns(), 0}, opi_step_request(rank, step)->order + 1};
   atomic_store(&meet->end->n_come, atomic_load(&meet->end->n_come) + 1);
   return opi_meets_move(rank, err);
+}
+
+bool opi_meets_start(const opi_rank *rank) {
+  const opi_comings *all = comings_of(rank);
+  if (all->n != 1)
+    return all->n != 0;
+  const opi_coming *c = &all->list[all->first];
+  return !c->given || c->call + 1 != c->meet->n_calls;
 }
 
 static bool is_coming(const opi_comings *all, const opi_meet *meet) {

@@ -29,7 +29,7 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   opi_compiled *t = opi_compiled_at(rank);
   const opi_message_run *m = &t->messages[step->route];
   uint64_t number = 0;
-  if (t->strict && opi_sums_start(rank))
+  if (t->strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), m, step, false, &number);
   if (opi_ahead_is_empty(rank))
@@ -48,7 +48,10 @@ opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_err
     return OPIPE_OK; /* the first body needs no credit */
   if (opi_ahead_posts(rank, m, number))
     return OPIPE_PENDING;
-  return OPI_POLL_WIRE(rank->setup, test, err, m->wire->dst, number);
+  const opipe_status status = OPI_POLL_WIRE(rank->setup, test, err, m->wire->dst, number);
+  if (status != OPIPE_OK || m->dst.done == NULL)
+    return status;
+  return OPI_ASK_RANK(rank, event_wait, err, rank->queue, m->dst.done);
 }
 
 /* ---- the writer's end ---- */
@@ -81,6 +84,13 @@ static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, op
              : OPI_POLL_WIRE(t->setup, test, err, m->wire->src, waiting->number);
 }
 
+/* The same of a send of a queued batch: until the device is through with it. */
+static opipe_status leave(const opi_rank *rank, const opi_waiting_send *waiting, opipe_error *err) {
+  return waiting->done == NULL
+             ? OPIPE_OK
+             : OPI_POLL("backend", opi_rank_backend(rank), event_poll, err, waiting->done);
+}
+
 /* Tries the sends that wait, those of one stream in their order. */
 static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err) {
   const opi_compiled *t = seat->shape;
@@ -96,8 +106,11 @@ static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err)
     }
     if (status == OPIPE_OK)
       status = deliver(t, &waiting, err);
+    if (status == OPIPE_OK)
+      status = leave(rank, &waiting, err);
     if (status < 0)
       failed = status;
+    rank->worker->polls = rank->worker->polls || waiting.done != NULL;
     if (status != OPIPE_OK)
       seat->waiting[kept++] = waiting;
     else
@@ -148,7 +161,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
   const opi_seat *seat = &t->seats[rank->index];
   const bool strict = t->strict;
   opi_waiting_send waiting = {.message = step->route};
-  if (strict && opi_sums_start(rank))
+  if (strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
   /* Record an event behind the device's queued work, for which the message waits. */
@@ -175,18 +188,42 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
 
 /* ---- batches ---- */
 
+/* The event of the batch's operations, recorded behind all queued work with the first of them;
+ * NULL: the batch is not queued. */
+static opipe_status make_ready(opi_rank *rank, const opi_step *step, opipe_event **io_ready,
+                               opipe_error *err) {
+  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  opipe_event *own = step->kind == OPI_ACT_SEND ? m->src.ready : m->dst.ready;
+  if (*io_ready != NULL || own == NULL)
+    return OPIPE_OK;
+  *io_ready = own;
+  return OPI_ASK_RANK(rank, event_record, err, rank->queue, own);
+}
+
 /* Issues an operation of an open batch. */
-static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err) {
+static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_event *ready,
+                          opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_transport_ref *via = &rank->setup->env.transport;
   const opi_message_run *m = &t->messages[step->route];
   const bool sends = step->kind == OPI_ACT_SEND;
-  opi_waiting_send waiting = {.message = step->route, .sent = true};
+  opi_waiting_send waiting = {.message = step->route, .sent = true, .done = m->src.done};
   (void)number_of(opi_cursor_of(rank), m, step, sends, &waiting.number);
+  if (!sends && ready != NULL) {
+    return OPI_ASK("transport", via, recv_after, err, m->wire->dst, waiting.number, &m->to, ready,
+                   m->dst.done);
+  }
   if (!sends)
     return OPI_ASK("transport", via, recv, err, m->wire->dst, waiting.number, &m->to, NULL);
-  OPI_TRY(OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, &m->from, NULL, NULL));
+  OPI_TRY(OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, &m->from, ready,
+                  m->src.done));
   return put_aside(rank, t, &waiting, err);
+}
+
+/* Has the batch events for the device's queue? All of a rank have, or none. */
+static bool queues(const opi_rank *rank, const opi_step *step) {
+  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  return (step->kind == OPI_ACT_SEND ? m->src.done : m->dst.done) != NULL;
 }
 
 /* Issues the batch's operations that belong to the item as one. An error ends the batch, too. */
@@ -195,8 +232,9 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
   const opi_seat *seat = &t->seats[rank->index];
-  if (!opi_ahead_is_empty(rank) || opi_sums_start(rank))
-    return OPIPE_PENDING; /* a receive has no event to wait for; sums stand before it */
+  opipe_event *ready = NULL;
+  if (opi_queue_starts(rank) || (!opi_ahead_is_empty(rank) && !queues(rank, steps)))
+    return OPIPE_PENDING; /* sums stand before it; a receive has no event to wait for */
   if (seat->room_waiting - seat->n_waiting < n) {
     OPI_TRY(opi_messages_flush(rank, err));
     if (seat->room_waiting - seat->n_waiting < n)
@@ -207,8 +245,11 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
   if (status != OPIPE_OK)
     return status;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i) {
-    if (opi_step_takes_part(t, cursor, &steps[i]))
-      status = issue(rank, &steps[i], err);
+    if (!opi_step_takes_part(t, cursor, &steps[i]))
+      continue;
+    status = make_ready(rank, &steps[i], &ready, err);
+    if (status == OPIPE_OK)
+      status = issue(rank, &steps[i], ready, err);
   }
   opipe_error late = OPIPE_ERROR_INIT;
   const opipe_status ended =
@@ -222,9 +263,21 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
 
 /* ---- the writer's memory ---- */
 
+/* A send of a queued batch: what the rank queues from now on waits for it. */
+static opipe_status order(opi_rank *rank, opi_seat *seat, uint32_t index, opipe_error *err) {
+  const opi_waiting_send waiting = seat->waiting[index];
+  const opipe_status status = deliver(seat->shape, &seat->waiting[index], err);
+  if (status != OPIPE_OK)
+    return status;
+  memmove(&seat->waiting[index], &seat->waiting[index + 1],
+          (--seat->n_waiting - index) * sizeof *seat->waiting);
+  opi_count_on(&rank->worker->n_moves);
+  return OPI_ASK_RANK(rank, event_wait, err, rank->queue, waiting.done);
+}
+
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  opi_seat *seat = &t->seats[rank->index];
   uint64_t number = 0;
   if (seat->n_waiting == 0 ||
       !number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &number))
@@ -232,7 +285,7 @@ opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error
   OPI_TRY(opi_messages_flush(rank, err));
   for (uint32_t i = 0; i < seat->n_waiting; ++i) {
     if (seat->waiting[i].message == step->route && seat->waiting[i].number == number)
-      return OPIPE_PENDING;
+      return seat->waiting[i].done == NULL ? OPIPE_PENDING : order(rank, seat, i, err);
   }
   return OPIPE_OK;
 }

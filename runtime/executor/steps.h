@@ -104,6 +104,14 @@ opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);
 opipe_status opi_meets_move(opi_rank *rank, opipe_error *err);
 opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
 opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *err);
+/* Has the rank come to a sum over a tensor group that has not started? */
+bool opi_meets_start(const opi_rank *rank);
+/* Under GROUPED a rank's batches and sums of all groups start in the order of its list. True: one
+ * has been reached and did not start yet. */
+static inline bool opi_queue_starts(const opi_rank *rank) {
+  return rank->setup->plan->decided.link.rule == OPIPE_RULE_GROUPED &&
+         (opi_sums_start(rank) || opi_meets_start(rank));
+}
 /* The member that has not come to the first sum that the rank awaits; OPIPE_NONE: all have. */
 uint32_t opi_meet_awaits(const opi_rank *rank);
 

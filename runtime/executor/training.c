@@ -49,7 +49,7 @@ opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t inde
   opi_cursor *cursor = opi_cursor_of(rank);
   const uint32_t instance = step->stage * t->pieces->n_replicas + step->replica;
   const opi_ahead_entry e = {.kind = OPI_AHEAD_SUM, .work.ran = opi_ran_at(t, rank->index, index)};
-  if (!opi_ahead_has_room(rank))
+  if (!opi_ahead_has_room(rank) || opi_queue_starts(rank))
     return OPIPE_PENDING;
   if (!opi_ahead_is_empty(rank))
     OPI_TRY(opi_ahead_push(rank, &e, err));

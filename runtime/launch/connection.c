@@ -28,30 +28,48 @@ opipe_status opi_connection_begin(opi_team *t, opi_connection *link, int fd, opi
   return status;
 }
 
-/* Memory of a frame of n bytes; short ones from the pool. */
+/* Memory of frames has one of two sizes, and is kept for the next ones. */
+static const uint32_t spare_bytes[OPI_SPARE_SIZES] = {
+    2048, OPI_FRAME_MOST + OPI_RECORD_BEFORE + OPI_RECORD_AFTER};
+static const uint32_t spares_most[OPI_SPARE_SIZES] = {256, 8};
+
+static uint32_t size_of(uint32_t n) {
+  return n <= spare_bytes[0] ? 0 : 1;
+}
+
+/* Memory of a frame of n bytes. */
 static opi_out *take_out(opi_team *t, uint32_t n) {
-  opi_out *out = t->mail.spare;
-  if (n > OPI_SPARE_BYTES)
-    return opi_alloc(t->allocator, sizeof *out + n);
+  const uint32_t size = size_of(n);
+  opi_out *out = t->mail.spare[size];
   if (out == NULL)
-    return opi_alloc(t->allocator, sizeof *out + OPI_SPARE_BYTES);
-  t->mail.spare = out->next;
-  --t->mail.n_spare;
+    return opi_alloc(t->allocator, sizeof *out + spare_bytes[size]);
+  t->mail.spare[size] = out->next;
+  --t->mail.n_spare[size];
   return out;
 }
 
 static void drop(opi_team *t, opi_out *out) {
   while (out != NULL) {
     opi_out *next = out->next;
-    if (out->n <= OPI_SPARE_BYTES && t->mail.n_spare < OPI_SPARE_MOST) {
-      out->next = t->mail.spare;
-      t->mail.spare = out;
-      ++t->mail.n_spare;
+    const uint32_t size = size_of(out->n);
+    if (t->mail.n_spare[size] < spares_most[size]) {
+      out->next = t->mail.spare[size];
+      t->mail.spare[size] = out;
+      ++t->mail.n_spare[size];
     } else {
-      const uint32_t room = out->n <= OPI_SPARE_BYTES ? OPI_SPARE_BYTES : out->n;
-      opi_free(t->allocator, out, sizeof *out + room);
+      opi_free(t->allocator, out, sizeof *out + spare_bytes[size]);
     }
     out = next;
+  }
+}
+
+void opi_spares_release(opi_team *t) {
+  for (uint32_t size = 0; size < OPI_SPARE_SIZES; ++size) {
+    while (t->mail.spare[size] != NULL) {
+      opi_out *out = t->mail.spare[size];
+      t->mail.spare[size] = out->next;
+      opi_free(t->allocator, out, sizeof *out + spare_bytes[size]);
+    }
   }
 }
 

@@ -59,6 +59,7 @@ void opi_team_fail(opi_team *t, uint32_t culprit, opipe_status status, const cha
   if (t->started && opi_team_may_log(t, culprit))
     t->logs = t->failure.message;
   opi_team_send(t, OPI_NOBODY, OPI_FRAME_ABORT, 0, &told, sizeof told);
+  opi_boxes_break(t);
   opi_lock_signal(&t->lock);
 }
 

@@ -17,7 +17,7 @@ typedef struct head {
 
 bool opi_frame_is_long(uint32_t kind) {
   return kind == OPI_FRAME_GATHER || kind == OPI_FRAME_RESULT || kind == OPI_FRAME_POST ||
-         kind == OPI_FRAME_START || kind == OPI_FRAME_MAIL;
+         kind == OPI_FRAME_START || kind == OPI_FRAME_MAIL || kind == OPI_FRAME_LETTER;
 }
 
 uint64_t opi_frames_bytes(uint64_t n_bytes) {

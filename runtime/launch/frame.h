@@ -25,8 +25,8 @@ enum {
 };
 #define OPI_MESSAGE_MOST (UINT64_C(64) << 20) /* bytes of a message */
 
-/* Kinds. P: to process 0, A: from process 0. Long kinds: START, GATHER, RESULT, POST, MAIL.
- */
+/* Kinds. P: to process 0, A: from process 0. Long kinds: START, GATHER, RESULT, POST, MAIL,
+ * LETTER. */
 enum {
   OPI_FRAME_HELLO = 1,   /* P who joins, with a pidfd */
   OPI_FRAME_WELCOME = 2, /* A accepted, with a pidfd */
@@ -48,7 +48,8 @@ enum {
   OPI_FRAME_MET = 18,    /* P has it met the lowest process of its machine? */
   OPI_FRAME_DIED = 19,   /* P a neighbour's end was seen */
   OPI_FRAME_MAIL = 20,   /* A for a lane: calls to repeat */
-  OPI_FRAME_KINDS = 21
+  OPI_FRAME_LETTER = 21, /* PA from any process to any other, by way of process 0 */
+  OPI_FRAME_KINDS = 22
 };
 
 /* A message, valid for the call that receives it. */

@@ -94,8 +94,9 @@ static bool is_expected(const opi_team *t, const opi_connection *link, uint32_t 
       1u << OPI_FRAME_WELCOME | 1u << OPI_FRAME_REFUSED | 1u << OPI_FRAME_START |
       1u << OPI_FRAME_RESULT | 1u << OPI_FRAME_ASK | 1u << OPI_FRAME_AGREED |
       1u << OPI_FRAME_STUCK | 1u << OPI_FRAME_PLACES | 1u << OPI_FRAME_MAIL;
-  static const uint32_t both =
-      1u << OPI_FRAME_LEAVE | 1u << OPI_FRAME_BEAT | 1u << OPI_FRAME_ABORT | 1u << OPI_FRAME_POST;
+  static const uint32_t both = 1u << OPI_FRAME_LEAVE | 1u << OPI_FRAME_BEAT |
+                               1u << OPI_FRAME_ABORT | 1u << OPI_FRAME_POST |
+                               1u << OPI_FRAME_LETTER;
   static const uint32_t first = 1u << OPI_FRAME_HELLO | 1u << OPI_FRAME_WELCOME |
                                 1u << OPI_FRAME_REFUSED | 1u << OPI_FRAME_ABORT;
   const uint32_t may = (opi_team_is_root(t) ? to_root : from_root) | both;
@@ -130,6 +131,8 @@ static opipe_status hear(void *ctx, const opi_channel_message *m, opipe_error *e
       return opi_standing_hear(t, m, err);
     case OPI_FRAME_MAIL:
       return opi_mail_hear(t, m, err);
+    case OPI_FRAME_LETTER:
+      return opi_letter_hear(t, m, err);
     case OPI_FRAME_PLACES:
     case OPI_FRAME_MET:
     case OPI_FRAME_DIED:
@@ -350,6 +353,7 @@ void *opi_team_help(void *team) {
     serve(t);
     keep_time(t, opi_clock_ns());
     log_failure(t);
+    opi_boxes_ring(t);
   }
   opi_lock_give(&t->lock);
   return NULL;

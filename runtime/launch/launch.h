@@ -21,6 +21,7 @@
 #include <opipe/host.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/letters.h"
 #include "runtime/launch/carrier.h"
 #include "runtime/launch/launchers.h"
 
@@ -101,6 +102,23 @@ opipe_status opi_team_mail_take(opi_team *team, uint32_t lane, uint64_t timeout_
                                 uint8_t **io_bytes, uint64_t *io_room, uint64_t *out_n,
                                 opipe_error *err);
 void opi_team_mail_end(opi_team *team, uint32_t lane); /* drops those that nobody has taken */
+
+/* ---- letters ---- */
+
+/* Opens this process's box `key` (base/letters.h); the other end's has the same key. `ring` is
+ * called whenever something has changed: on the helper thread, without the team's lock, and not any
+ * more once the box is closed. Errors: NOMEM; STATE, the key is taken. [any-thread] */
+opipe_status opi_team_box_open(opi_team *team, uint64_t key, void (*ring)(void *ctx), void *ctx,
+                               opi_box **out_box, opipe_error *err);
+void opi_team_box_close(opi_team *team, opi_box *box); /* accepts NULL */
+/* Sends a letter of n_bytes, which begins with its envelope. Does not wait. Errors: PEER.
+ * [any-thread] */
+opipe_status opi_team_letter(opi_team *team, const opi_envelope *letter, uint64_t n_bytes,
+                             opipe_error *err);
+/* Copies the oldest letter of a box, without its envelope, to out [room]. OPIPE_PENDING: there is
+ * none; never waits. Errors: LIMIT, it is longer; PEER. [any-thread] */
+opipe_status opi_team_letter_take(opi_team *team, opi_box *box, void *out, uint64_t room,
+                                  uint64_t *out_n, opipe_error *err);
 
 /* ---- board ---- */
 

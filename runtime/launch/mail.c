@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mail: messages of process 0 to all others, kept for a lane until somebody there takes them. In
- * the steady state nothing is allocated: a lane's memory grows to its most, and short frames come
- * from a pool (connection.c). */
+/* Mail: messages of process 0 to all others, kept for a lane until somebody there takes them; and
+ * memory in which messages wait. In the steady state nothing is allocated: a lane's memory grows to
+ * its most, and frames come from pools (connection.c). */
 #include <string.h>
 
 #include "runtime/launch/team.h"
@@ -12,32 +12,17 @@ enum { FIRST_ROOM = 4096, ALIGN = 8 };
 struct opi_inbox {
   opi_inbox *next;
   uint32_t lane;
-  uint8_t *bytes;
-  uint64_t room, begin, end; /* messages, each behind its size, from begin to end */
+  opi_waiting_mail mail;
 };
+
+/* ---- messages that wait ---- */
 
 static uint64_t padded(uint64_t n_bytes) {
   return sizeof(uint64_t) + opi_align_up(n_bytes, ALIGN);
 }
 
-/* The lane's, made when it is new; NULL: out of memory. */
-static opi_inbox *find(opi_team *t, uint32_t lane) {
-  opi_inbox *box = t->mail.boxes;
-  while (box != NULL && box->lane != lane)
-    box = box->next;
-  if (box != NULL)
-    return box;
-  box = opi_alloc_zero(t->allocator, 1, sizeof *box);
-  if (box == NULL)
-    return NULL;
-  box->lane = lane;
-  box->next = t->mail.boxes;
-  t->mail.boxes = box;
-  return box;
-}
-
 /* Room for n more bytes at the end. */
-static bool make_room(const opi_team *t, opi_inbox *box, uint64_t n) {
+static bool make_room(const opi_team *t, opi_waiting_mail *box, uint64_t n) {
   if (box->end + n <= box->room)
     return true;
   if (box->begin != 0)
@@ -57,32 +42,70 @@ static bool make_room(const opi_team *t, opi_inbox *box, uint64_t n) {
   return true;
 }
 
+opipe_status opi_waiting_put(const opi_team *t, opi_waiting_mail *mail, const uint8_t *bytes,
+                             uint64_t n_bytes, opipe_error *err) {
+  if (mail->end - mail->begin + padded(n_bytes) > UNREAD_MOST) {
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "%llu bytes of messages have not been taken yet, at most %llu may wait",
+                    (unsigned long long)(mail->end - mail->begin), (unsigned long long)UNREAD_MOST);
+  }
+  if (!make_room(t, mail, padded(n_bytes)))
+    return opi_fail_nomem(err, padded(n_bytes), "messages of other processes");
+  memcpy(mail->bytes + mail->end, &n_bytes, sizeof n_bytes);
+  if (n_bytes != 0)
+    memcpy(mail->bytes + mail->end + sizeof n_bytes, bytes, n_bytes);
+  mail->end += padded(n_bytes);
+  return OPIPE_OK;
+}
+
+const uint8_t *opi_waiting_first(const opi_waiting_mail *mail, uint64_t *out_n) {
+  if (mail->begin == mail->end)
+    return NULL;
+  memcpy(out_n, mail->bytes + mail->begin, sizeof *out_n);
+  return mail->bytes + mail->begin + sizeof *out_n;
+}
+
+void opi_waiting_drop(opi_waiting_mail *mail) {
+  uint64_t n = 0;
+  if (opi_waiting_first(mail, &n) != NULL)
+    mail->begin += padded(n);
+  if (mail->begin == mail->end)
+    mail->begin = mail->end = 0;
+}
+
+/* ---- lanes ---- */
+
+/* The lane's, made when it is new; NULL: out of memory. */
+static opi_inbox *find(opi_team *t, uint32_t lane) {
+  opi_inbox *box = t->mail.boxes;
+  while (box != NULL && box->lane != lane)
+    box = box->next;
+  if (box != NULL)
+    return box;
+  box = opi_alloc_zero(t->allocator, 1, sizeof *box);
+  if (box == NULL)
+    return NULL;
+  box->lane = lane;
+  box->next = t->mail.boxes;
+  t->mail.boxes = box;
+  return box;
+}
+
 opipe_status opi_mail_hear(opi_team *t, const opi_channel_message *m, opipe_error *err) {
   opi_inbox *box = find(t, m->tag);
-  if (box != NULL && box->end - box->begin + padded(m->n_bytes) > UNREAD_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT,
-                    "calls of %llu bytes that process 0 made are not repeated yet, at most %llu "
-                    "may wait",
-                    (unsigned long long)(box->end - box->begin), (unsigned long long)UNREAD_MOST);
-  }
-  if (box == NULL || !make_room(t, box, padded(m->n_bytes)))
-    return opi_fail_nomem(err, padded(m->n_bytes), "calls to repeat");
-  memcpy(box->bytes + box->end, &m->n_bytes, sizeof m->n_bytes);
-  if (m->n_bytes != 0)
-    memcpy(box->bytes + box->end + sizeof m->n_bytes, m->bytes, m->n_bytes);
-  box->end += padded(m->n_bytes);
+  if (box == NULL)
+    return opi_fail_nomem(err, sizeof *box, "calls to repeat");
+  const opipe_status status = opi_waiting_put(t, &box->mail, m->bytes, m->n_bytes, err);
+  if (status == OPIPE_E_LIMIT)
+    (void)opi_error_prefix(err, "calls that process 0 made are not repeated: ");
   opi_lock_signal(&t->lock);
-  return OPIPE_OK;
+  return status;
 }
 
 void opi_mail_release(opi_team *t) {
   while (t->mail.boxes != NULL)
     opi_team_mail_end(t, t->mail.boxes->lane);
-  while (t->mail.spare != NULL) {
-    opi_out *out = t->mail.spare;
-    t->mail.spare = out->next;
-    opi_free(t->allocator, out, sizeof *out + OPI_SPARE_BYTES);
-  }
+  opi_spares_release(t);
 }
 
 /* ---- calls ---- */
@@ -101,9 +124,9 @@ opipe_status opi_team_mail(opi_team *t, uint32_t lane, const void *bytes, uint64
 static opipe_status take(opi_team *t, opi_inbox *box, uint8_t **io_bytes, uint64_t *io_room,
                          uint64_t *out_n, opipe_error *err) {
   uint64_t n = 0;
-  if (box->begin == box->end)
+  const uint8_t *first = opi_waiting_first(&box->mail, &n);
+  if (first == NULL)
     return OPIPE_PENDING;
-  memcpy(&n, box->bytes + box->begin, sizeof n);
   if (n > *io_room) {
     uint8_t *grown = opi_resize(t->allocator, *io_bytes, *io_room, n);
     if (grown == NULL)
@@ -112,10 +135,8 @@ static opipe_status take(opi_team *t, opi_inbox *box, uint8_t **io_bytes, uint64
     *io_room = n;
   }
   if (n != 0)
-    memcpy(*io_bytes, box->bytes + box->begin + sizeof n, n);
-  box->begin += padded(n);
-  if (box->begin == box->end)
-    box->begin = box->end = 0;
+    memcpy(*io_bytes, first, n);
+  opi_waiting_drop(&box->mail);
   *out_n = n;
   return OPIPE_OK;
 }
@@ -148,7 +169,7 @@ void opi_team_mail_end(opi_team *t, uint32_t lane) {
   opi_inbox *box = *at;
   if (box != NULL) {
     *at = box->next;
-    opi_free(t->allocator, box->bytes, box->room);
+    opi_free(t->allocator, box->mail.bytes, box->mail.room);
     opi_free(t->allocator, box, sizeof *box);
   }
   opi_lock_give(&t->lock);

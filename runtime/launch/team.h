@@ -189,13 +189,20 @@ typedef struct opi_team_reach {
   bool spread;        /* of several machines */
 } opi_team_reach;
 
-/* Messages for lanes (mail.c), and memory of short frames that were sent. */
+/* Messages for lanes (mail.c), and memory of frames that were sent: of short ones, of long ones. */
 typedef struct opi_inbox opi_inbox;
-enum { OPI_SPARE_BYTES = 2048, OPI_SPARE_MOST = 256 };
+typedef struct opi_letterbox opi_letterbox;
+/* Messages, each behind its size, from begin to end. */
+typedef struct opi_waiting_mail {
+  uint8_t *bytes;
+  uint64_t room, begin, end;
+} opi_waiting_mail;
+enum { OPI_SPARE_SIZES = 2 };
 typedef struct opi_mail {
   opi_inbox *boxes;
-  opi_out *spare; /* each with room for OPI_SPARE_BYTES */
-  uint32_t n_spare;
+  opi_letterbox *letters;          /* letters.c */
+  opi_out *spare[OPI_SPARE_SIZES]; /* connection.c */
+  uint32_t n_spare[OPI_SPARE_SIZES];
 } opi_mail;
 
 /* When the helper last did so. */
@@ -247,6 +254,7 @@ void opi_connection_close(opi_team *t, opi_connection *link);
 /* Queues a message. Out of memory: the team fails. */
 void opi_connection_send(opi_team *t, opi_connection *link, uint32_t kind, uint32_t tag,
                          const void *bytes, uint64_t n_bytes);
+void opi_spares_release(opi_team *t);
 bool opi_connection_is_idle(const opi_connection *link); /* nothing waits to be sent */
 /* Writes what the connection takes. False: it is broken. */
 bool opi_connection_write(opi_team *t, opi_connection *link);
@@ -324,6 +332,18 @@ void opi_neighbours_count(const opi_team *t, uint32_t *out_n, uint32_t *out_lowe
 
 opipe_status opi_mail_hear(opi_team *t, const opi_channel_message *m, opipe_error *err);
 void opi_mail_release(opi_team *t);
+/* Appends a message. Errors: LIMIT, too much waits; NOMEM. */
+opipe_status opi_waiting_put(const opi_team *t, opi_waiting_mail *mail, const uint8_t *bytes,
+                             uint64_t n_bytes, opipe_error *err);
+/* The oldest message; NULL: none. It stays until opi_waiting_drop. */
+const uint8_t *opi_waiting_first(const opi_waiting_mail *mail, uint64_t *out_n);
+void opi_waiting_drop(opi_waiting_mail *mail);
+
+/* ---- letters.c ---- */
+
+opipe_status opi_letter_hear(opi_team *t, const opi_channel_message *m, opipe_error *err);
+void opi_boxes_break(opi_team *t); /* the team has failed; with the lock held */
+void opi_boxes_ring(opi_team *t);  /* the helper; gives the lock meanwhile */
 
 /* ---- helper.c ---- */
 

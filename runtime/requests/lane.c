@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lanes: letters between two ranks, in order, through rings of places in the memory of both. */
+/* Lanes: letters between two ranks, in order, through rings of places in the memory of both; or
+ * over the channel of a team (lane_channel.c). */
 #include <string.h>
 
 #include "runtime/requests/peers.h"
@@ -35,6 +36,8 @@ static uint64_t lane_bytes(const opi_decision *plan, uint32_t rank, uint64_t los
 uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes,
                          uint32_t n_values) {
   const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
+  if (opi_letters_beside(plan))
+    return 0;
   return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0);
 }
 
@@ -42,6 +45,8 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opi
   const uint32_t own = lane->rank->index;
   lane->leader = OPIPE_NONE;
   lane->place_bytes = place_bytes(losses);
+  if (opi_letters_beside(&lane->rank->setup->plan->decided))
+    return opi_beside_open(lane, &p->arena, err);
   lane->step_bytes = opi_align_up(lane->place_bytes, lane->rank->alignment);
   lane->going = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);
   lane->come = OPI_ARENA_ARRAY(&p->arena, char, lane->place_bytes);
@@ -104,6 +109,8 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
 
 static void close_lane(opi_lane *lane) {
   const opipe_transport *t = lane->rank->setup->transport;
+  if (lane->box != NULL)
+    opi_beside_close(lane);
   t->stream_close(lane->in);
   t->stream_close(lane->out);
   lane->rank->backend->event_destroy(lane->event);
@@ -140,11 +147,13 @@ bool opi_lane_has_room(const opi_lane *lane) {
 opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void *more,
                             opipe_error *err) {
   const uint64_t n_bytes = sizeof *letter + letter->n_bytes;
-  lane->going_bytes[lane->n_written % OPI_LETTERS] = n_bytes;
-  const opipe_region place = place_of(lane, lane->n_written, true);
   memcpy(lane->going, letter, sizeof *letter);
   if (letter->n_bytes != 0 && more != lane->going + sizeof *letter)
     memcpy(lane->going + sizeof *letter, more, (size_t)letter->n_bytes);
+  if (lane->box != NULL)
+    return opi_beside_write(lane, n_bytes, err);
+  lane->going_bytes[lane->n_written % OPI_LETTERS] = n_bytes;
+  const opipe_region place = place_of(lane, lane->n_written, true);
   OPI_TRY(OPI_ASK_RANK(lane->rank, write, err, queue_of(lane), &place, lane->going));
   OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
   ++lane->n_written;
@@ -187,6 +196,8 @@ static opipe_status move_in(opi_lane *lane, opipe_error *err) {
 }
 
 opipe_status opi_lane_move(opi_lane *lane, opipe_error *err) {
+  if (lane->box != NULL)
+    return opi_beside_move(lane, err);
   OPI_TRY(move_in(lane, err));
   return move_out(lane, err);
 }
@@ -205,16 +216,27 @@ static opipe_status check(const opi_lane *lane, const opi_letter *letter, opipe_
                   (unsigned long long)most);
 }
 
+/* The next letter, out of its place. *out_any: there is one. */
+static opipe_status read_place(const opi_lane *lane, bool *out_any, opipe_error *err) {
+  if (lane->n_read == lane->n_posted)
+    return OPIPE_OK;
+  const opipe_region place = place_of(lane, lane->n_read, false);
+  const opipe_status status = OPI_POLL_WIRE(lane->rank->setup, test, err, lane->in, lane->n_read);
+  if (status != OPIPE_OK)
+    return status < 0 ? status : OPIPE_OK;
+  OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, queue_of(lane), lane->come, &place));
+  OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
+  *out_any = true;
+  return OPIPE_OK;
+}
+
 opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *err) {
   opi_letter *letter = (opi_letter *)(void *)lane->come;
+  bool any = false;
   *out = NULL;
-  if (!lane->peeked && lane->n_read < lane->n_posted) {
-    const opipe_region place = place_of(lane, lane->n_read, false);
-    const opipe_status status = OPI_POLL_WIRE(lane->rank->setup, test, err, lane->in, lane->n_read);
-    if (status != OPIPE_OK)
-      return status < 0 ? status : OPIPE_OK;
-    OPI_TRY(OPI_ASK_RANK(lane->rank, read, err, queue_of(lane), lane->come, &place));
-    OPI_TRY(opi_queue_sync(lane->rank, lane->queue, lane->event, err));
+  if (!lane->peeked)
+    OPI_TRY(lane->box != NULL ? opi_beside_read(lane, &any, err) : read_place(lane, &any, err));
+  if (any) {
     OPI_TRY(check(lane, letter, err));
     letter->text[sizeof letter->text - 1] = '\0';
     lane->peeked = true;

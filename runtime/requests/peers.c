@@ -25,7 +25,6 @@ static opipe_status check_edges(const opi_setup *s, opipe_error *err) {
 }
 
 opipe_status opi_peers_check(const opi_setup *s, opipe_error *err) {
-  const uint32_t rule = s->plan->decided.link.rule;
   if (s->n_here == s->plan->decided.n_ranks)
     return OPIPE_OK;
   if (s->reference) {
@@ -33,15 +32,15 @@ opipe_status opi_peers_check(const opi_setup *s, opipe_error *err) {
                     "session_open: the reference runs all ranks: %u of %u are given", s->n_here,
                     s->plan->decided.n_ranks);
   }
-  if (rule <= OPIPE_RULE_STREAM)
+  if (!opi_letters_beside(&s->plan->decided) || s->env.together.box_open != NULL)
     return check_edges(s, err);
   return opi_fail(
       err, OPIPE_E_UNSUPPORTED,
       "session_open: %u of %u ranks: transport '%s' matches messages by the order in "
-      "which ranks issue them (rule %u), and what sessions tell each other comes between: "
-      "one of the rules tag (%d) and stream (%d) is needed",
-      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, rule, OPIPE_RULE_TAG,
-      OPIPE_RULE_STREAM);
+      "which ranks issue them (rule %u), and without a team what sessions tell each other comes "
+      "between: open the sessions in a team, or take one of the rules tag (%d) and stream (%d)",
+      s->n_here, s->plan->decided.n_ranks, s->env.transport.id, s->plan->decided.link.rule,
+      OPIPE_RULE_TAG, OPIPE_RULE_STREAM);
 }
 
 /* ---- progress ---- */

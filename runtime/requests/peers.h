@@ -19,9 +19,10 @@
  * process have a lane of values, too: parts of inputs out of process 0, parts of outputs into it,
  * request after request, packed into letters VALUES.
  *
- * Letters go through a rank's own buffers, on its own thread. They come between the messages of the
- * lists, which must therefore be matched by tag or stream. A rank's fields belong to its thread;
- * atomic ones are shared.
+ * Letters are written and read on a rank's own thread. Where messages are matched by tag or stream
+ * they go through the transport, between the messages of the lists, out of buffers of the rank.
+ * Under the other rules nothing may come between those: letters go over the channel of the team,
+ * beside the transport. A rank's fields belong to its thread; atomic ones are shared.
  */
 #ifndef OPI_PEERS_H
 #define OPI_PEERS_H
@@ -70,9 +71,11 @@ typedef struct opi_way {
 
 /* One end of the lane between rank 0 and a rank of another session. Letters are numbered. */
 typedef struct opi_lane {
-  opi_rank *rank;  /* this end's */
-  uint32_t far;    /* the other end's rank */
-  uint32_t leader; /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
+  opi_rank *rank;         /* this end's */
+  uint32_t far;           /* the other end's rank */
+  uint32_t leader;        /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
+  opi_box *box;           /* over the channel; NULL: through the transport: */
+  opi_envelope *envelope; /* of letters sent; `going` is behind it */
   opipe_stream *in, *out;
   opipe_queue *queue;                 /* of its own, since the rank's may be busy for long */
   opipe_event *event;                 /* of that queue; both NULL: the device is synchronous */
@@ -83,6 +86,7 @@ typedef struct opi_lane {
   uint64_t n_written, n_sent, n_free; /* letters sent; those below n_free have left */
   uint64_t n_posted, n_read;          /* letters received */
   bool peeked;                        /* letter n_read is in `come` */
+  uint64_t n_told;                    /* over the channel: of n_read, what the far end knows */
   uint64_t n_gone;                    /* GOs sent or received */
   uint64_t n_judged;                  /* owner: VERDICTs sent */
   uint64_t n_shared;                  /* bytes of the share sent */
@@ -138,6 +142,19 @@ struct opi_peers {
   _Atomic uint32_t n_left;   /* lanes that are done */
 };
 typedef struct opi_peers opi_peers;
+
+/* Do letters of the plan's sessions go over the channel of their team? */
+static inline bool opi_letters_beside(const opi_decision *plan) {
+  return plan->link.rule > OPIPE_RULE_STREAM;
+}
+
+/* -- lane_channel.c: what lane.c does for lanes over the channel -- */
+opipe_status opi_beside_open(opi_lane *lane, opi_arena *arena, opipe_error *err);
+void opi_beside_close(opi_lane *lane);
+opipe_status opi_beside_write(opi_lane *lane, uint64_t n_bytes, opipe_error *err);
+opipe_status opi_beside_move(opi_lane *lane, opipe_error *err);
+/* *out_any: the next letter is in lane->come now. */
+opipe_status opi_beside_read(opi_lane *lane, bool *out_any, opipe_error *err);
 
 /* -- lane.c -- */
 opipe_status opi_lanes_open(opi_peers *peers, opipe_error *err);

@@ -94,6 +94,85 @@ static void check_event_messages(const subject *s, bool copies) {
   close_ring(&g, s);
 }
 
+/* ---- receives of regions that are in use ---- */
+
+#if OPIPE_ABI_MINOR >= 5
+enum { HELD_NS = 30000000 };
+
+typedef struct held_receive {
+  const subject *s;
+  rank *a, *b;
+  opipe_region to, from;
+  bool posted, sent, there;
+} held_receive;
+
+/* Takes one step of each end. False: an error. */
+static bool go_on(held_receive *h) {
+  const opipe_transport *t = h->s->t;
+  opipe_status status = OPIPE_OK;
+  if (!h->posted) {
+    status = t->recv_after(h->b->in, 0, &h->to, h->b->events[WATCHED_READY],
+                           h->b->events[WATCHED_RECEIVED], &h->b->err);
+    h->posted = status == OPIPE_OK;
+  }
+  if (status < 0)
+    return conf_ok(status, &h->b->err, "recv_after");
+  if (!h->sent && t->reserve(h->a->out, 0, &h->a->err) == OPIPE_OK) {
+    status = t->send(h->a->out, 0, &h->from, NULL, NULL, &h->a->err);
+    h->sent = status == OPIPE_OK;
+  }
+  if (status < 0)
+    return conf_ok(status, &h->a->err, "send to a receive after an event");
+  if (h->sent)
+    status = t->test(h->a->out, 0, &h->a->err);
+  if (h->posted && status >= 0) {
+    status = t->test(h->b->in, 0, &h->b->err);
+    h->there = status == OPIPE_OK;
+  }
+  return status >= 0 || conf_ok(status, &h->b->err, "test of a receive after an event");
+}
+
+static void receive_held(held_receive *h) {
+  char before[SLOT_BYTES];
+  opipe_event *ready = h->b->events[WATCHED_READY], *done = h->b->events[WATCHED_RECEIVED];
+  const char *target = (const char *)opipe_host_at(&h->to);
+  const uint64_t start = conf_host.now_ns(NULL);
+  memcpy(before, target, sizeof before);
+  hold(ready);
+  bool good = true;
+  while (good && conf_host.now_ns(NULL) - start < HELD_NS) {
+    good = go_on(h);
+    if (memcmp(before, target, sizeof before) != 0)
+      good = conf_check(false, "a region is written to although its `ready` is not complete");
+  }
+  let_go(ready);
+  while (good && !(h->there && h->sent && held_poll(done, NULL) == OPIPE_OK)) {
+    good = go_on(h) && conf_check(conf_host.now_ns(NULL) - start < DEADLINE_NS,
+                                  "a receive after an event never ends");
+  }
+  if (good) {
+    conf_check(is_recorded(done), "`done` of recv_after is not recorded");
+    conf_check(holds(&h->to, h->a->index, 0, ELEMS), "the message after an event is not whole");
+  }
+}
+
+static void check_event_receives(const subject *s) {
+  ring g;
+  if (open_ring(&g, s) && open_events(&g.ranks[1])) {
+    rank *a = &g.ranks[0], *b = &g.ranks[1];
+    a->copies = true;
+    const passing p = passing_of(a, b, 0);
+    held_receive h = {s, a, b, p.to, p.from, false, false, false};
+    blank(&h.to);
+    fill(&h.from, a->index, 0);
+    conf_error(s->t->recv_after(b->in, 0, &h.to, NULL, NULL, &b->err), OPIPE_E_INVALID, &b->err,
+               "recv_after without `done`");
+    receive_held(&h);
+  }
+  close_ring(&g, s);
+}
+#endif
+
 /* ---- sums ---- */
 
 static void make_terms(void *ctx) {
@@ -255,6 +334,10 @@ static void check_events(const subject *s) {
   conf_case("events of collects");
   if (collects(s))
     check_event_collects(s);
+  if (OPIPE_HAS(s->t, opipe_transport, recv_after) && s->t->recv_after != NULL) {
+    conf_case("receives after events");
+    check_event_receives(s);
+  }
 #endif
 }
 

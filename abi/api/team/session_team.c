@@ -194,6 +194,31 @@ void opi_meeting_told(void *ctx, opi_tell_fn tell, void *tell_ctx) {
     opi_team_tell(m->team->team, &m->teller);
 }
 
+/* ---- letters ---- */
+
+opipe_status opi_meeting_box_open(void *ctx, uint64_t *io_key, void (*ring)(void *ring_ctx),
+                                  void *ring_ctx, opi_box **out_box, opipe_error *err) {
+  const opi_meeting *m = ctx;
+  *io_key = *io_key << 32 | opi_meeting_number(m);
+  return opi_team_box_open(m->team->team, *io_key, ring, ring_ctx, out_box, err);
+}
+
+void opi_meeting_box_close(void *ctx, opi_box *box) {
+  opi_team_box_close(((opi_meeting *)ctx)->team->team, box);
+}
+
+opipe_status opi_meeting_letter(void *ctx, const opi_envelope *letter, uint64_t n_bytes,
+                                opipe_error *err) {
+  return opi_team_letter(((opi_meeting *)ctx)->team->team, letter, n_bytes, err);
+}
+
+opipe_status opi_meeting_letter_take(void *ctx, opi_box *box, void *out, uint64_t room,
+                                     uint64_t *out_n, opipe_error *err) {
+  return opi_team_letter_take(((opi_meeting *)ctx)->team->team, box, out, room, out_n, err);
+}
+
+/* ---- comparison ---- */
+
 /* All parts, as they come. */
 typedef struct comparison {
   const opi_session_object *session;

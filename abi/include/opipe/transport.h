@@ -334,6 +334,19 @@ typedef struct opipe_transport {
    * the values are there. Once OK, it stays OK. It may be the one that adds, so all members must go
    * on calling it until it answers OK; but see OPIPE_TRANSPORT_QUEUED. [step:endpoint] */
   opipe_status (*collect_test)(opipe_collective *collective, uint64_t sequence, opipe_error *err);
+
+  /* As recv, of a region that is in use until `ready` (NULL: it is free) has completed: nothing is
+   * written there before. `done`, not NULL, is recorded no later than the data's arrival is certain
+   * by work that is queued, so that neither end's host waits for a device: test answers OK for this
+   * receive once `done` is recorded, and whoever reads the region makes its queue wait for `done`.
+   * A transport with this slot takes sends that are given `done` in a batch in the same way: OK
+   * once `done` is recorded, and nobody writes to the region before `done` has completed; its
+   * batch_begin is PENDING until all such events of the earlier batch are recorded, not longer.
+   * Outside batches it may answer PENDING until `ready` has completed. The core uses it under the
+   * rule GROUPED, in batches, on asynchronous devices. NULL: there the core waits, in front of a
+   * batch, for the device's queued work. [step:endpoint] */
+  opipe_status (*recv_after)(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                             opipe_event *ready, opipe_event *done, opipe_error *err);
 #endif
 } opipe_transport;
 

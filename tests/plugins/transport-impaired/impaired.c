@@ -2,8 +2,9 @@
 /* Transport "impaired", for the tests: transport "shm", or (OPIPE_FAULT_OVER=ucx) "ucx" with all
  * messages by UCX, with a fault (fault.h) at call N of
  *   world  memory  stream  send  recv  reduce (all_reduce, collect)  close (world_close; cannot
- * refuse). With OPIPE_WITHOUT_COLLECTIVES it has none, as older transports. Every slot but those
- * below takes objects of that transport.
+ * refuse). With OPIPE_WITHOUT_COLLECTIVES it has none, as older transports. With OPIPE_RULE=N it
+ * says that it has that rule, and beyond stream refuses streams of letters between sessions. Every
+ * slot but those below takes objects of that transport.
  */
 #include <dlfcn.h>
 #include <opipe/streams.h>
@@ -18,6 +19,8 @@ static opipe_transport table; /* as the host sees it */
 static const opipe_transport *behind;
 static const opipe_plugin *plugin; /* behind it */
 static bool by_ucx;
+static bool hides;                 /* its collectives */
+static uint32_t rule = OPIPE_NONE; /* the declared one; OPIPE_NONE: that transport's */
 
 /* ---- slots ---- */
 
@@ -42,6 +45,11 @@ static opipe_status stream_open(opipe_endpoint *endpoint, const opipe_stream_par
                                 opipe_stream **out_stream, opipe_error *err) {
   static _Atomic uint32_t count;
   const opipe_status status = fault_pass("stream", &count, err);
+  if (rule != OPIPE_NONE && rule > OPIPE_RULE_STREAM && params->kind == OPIPE_STREAM_CONTROL &&
+      params->src_stage == OPIPE_NONE && params->index != 0) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "transport 'impaired': a stream of letters under rule %u", rule);
+  }
   return status < 0 ? status : behind->stream_open(endpoint, params, out_stream, err);
 }
 
@@ -82,11 +90,13 @@ static void world_close(opipe_world *world) {
   behind->world_close(world);
 }
 
-/* ---- an older one ---- */
+/* ---- an older one, or one of another rule ---- */
 
 static opipe_status hide(opipe_status status, opipe_transport_info *io_info) {
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK && hides)
     io_info->flags &= ~(uint32_t)(OPIPE_TRANSPORT_COLLECTIVES | OPIPE_TRANSPORT_QUEUED);
+  if (status == OPIPE_OK && rule != OPIPE_NONE)
+    io_info->rule = rule;
   return status;
 }
 
@@ -104,9 +114,6 @@ static void take_collectives(void) {
   table.collective_close = NULL;
   table.collect = NULL;
   table.collect_test = NULL;
-  table.info = info;
-  if (behind->world_info != NULL)
-    table.world_info = world_info;
 }
 
 /* ---- the plugin ---- */
@@ -142,8 +149,14 @@ static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_sel
   table.recv = receive;
   table.all_reduce = all_reduce;
   table.collect = collect;
-  if (getenv("OPIPE_WITHOUT_COLLECTIVES") != NULL)
+  const char *declared = getenv("OPIPE_RULE");
+  rule = declared == NULL ? OPIPE_NONE : (uint32_t)strtoul(declared, NULL, 10);
+  hides = getenv("OPIPE_WITHOUT_COLLECTIVES") != NULL;
+  if (hides)
     take_collectives();
+  table.info = info;
+  if (behind->world_info != NULL)
+    table.world_info = world_info;
   return OPIPE_OK;
 }
 

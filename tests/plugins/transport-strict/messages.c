@@ -104,6 +104,26 @@ opipe_status strict_recv(opipe_stream *s, uint64_t sequence, const opipe_region 
   return status;
 }
 
+opipe_status strict_recv_after(opipe_stream *s, uint64_t sequence, const opipe_region *region,
+                               opipe_event *ready, opipe_event *done, opipe_error *err) {
+  char who[STRICT_WHO];
+  opipe_status status = begin(s, 1, "recv_after", who, err);
+  if (status < 0)
+    return status;
+  if (done == NULL) {
+    status = strict_refuse(who, "recv_after", err, "message %llu: done is NULL",
+                           (unsigned long long)sequence);
+  }
+  if (status == OPIPE_OK)
+    status = strict_events(s->endpoint, ready, done, who, "recv_after", err);
+  if (status == OPIPE_OK && ready != NULL)
+    status = s->endpoint->backend->event_poll(ready, err);
+  if (status == OPIPE_OK)
+    status = recv_locked(s, sequence, region, done, who, err);
+  strict_leave(s->endpoint);
+  return status;
+}
+
 bool strict_message_comes(opipe_endpoint *e, const frame *head, opipe_stream **out_stream,
                           char **out_target) {
   opipe_stream *s = e->streams;

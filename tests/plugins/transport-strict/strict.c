@@ -322,7 +322,7 @@ static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *wh
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, recv_after),
     .info = info,
     .world_info = world_info,
     .world_open = world_open,
@@ -350,6 +350,7 @@ static const opipe_transport transport_table = {
     .collective_close = strict_collective_close,
     .collect = strict_collect,
     .collect_test = strict_collect_test,
+    .recv_after = strict_recv_after,
     .abort = abort_world};
 
 static opipe_status plugin_open(const opipe_host *host, opipe_instance **out_self,

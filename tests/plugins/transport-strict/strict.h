@@ -292,6 +292,8 @@ opipe_status strict_send(opipe_stream *stream, uint64_t sequence, const opipe_re
                          opipe_event *ready, opipe_event *done, opipe_error *err);
 opipe_status strict_recv(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                          opipe_event *done, opipe_error *err);
+opipe_status strict_recv_after(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
+                               opipe_event *ready, opipe_event *done, opipe_error *err);
 opipe_status strict_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 /* A frame has come: where its bytes go; false: the place has ended. Then they are there. */
 bool strict_message_comes(opipe_endpoint *endpoint, const frame *head, opipe_stream **out_stream,

@@ -19,6 +19,7 @@ typedef struct simulated_case {
   bool tied;       /* the first stage and the last read one parameter */
   uint32_t tensor; /* members of a tensor group, counted in n_ranks; every program takes one time;
                       0: none */
+  bool queued;     /* asynchronous devices, programs an eighth as long: measured on their clock */
 } simulated_case;
 
 /* The first SIMULATED_COVER have one of every kind. */
@@ -30,5 +31,7 @@ void simulated_play(const simulated_case *c, double *out_planned, double *out_pl
 /* The best of some steps of a session is within 1.5 % of what was simulated. Fails the test where
  * it is not. */
 void simulated_run(const simulated_case *c);
+/* On asynchronous devices, by the clock of their programs: within 1 %. */
+void simulated_queue(const simulated_case *c);
 
 #endif /* TESTS_TRAIN_SIMULATED_H */

@@ -17,7 +17,8 @@ static const char *model_path(void) {
 /* ---- a table that counts ---- */
 
 static const opipe_transport *inner;
-static atomic_int n_begun, n_ended, n_within, n_alone, fail_in; /* fail_in: batches to go, NEVER */
+static atomic_int n_begun, n_ended, n_within, n_alone, n_after,
+    fail_in; /* fail_in: batches to go, NEVER */
 static _Thread_local int open_batches;
 
 static opipe_status counted_begin(opipe_endpoint *endpoint, opipe_error *err) {
@@ -60,6 +61,14 @@ static opipe_status counted_recv(opipe_stream *stream, uint64_t sequence,
   return status;
 }
 
+static opipe_status counted_recv_after(opipe_stream *stream, uint64_t sequence,
+                                       const opipe_region *region, opipe_event *ready,
+                                       opipe_event *done, opipe_error *err) {
+  OPI_ASSERT(open_batches == 1 && ready != NULL && done != NULL);
+  ++n_after;
+  return inner->recv_after(stream, sequence, region, ready, done, err);
+}
+
 /* The kit's sessions run over it. */
 static void look_at_table(kit *k, bool batches, opipe_transport *out_table) {
   inner = k->transport.table;
@@ -68,8 +77,9 @@ static void look_at_table(kit *k, bool batches, opipe_transport *out_table) {
   out_table->recv = counted_recv;
   out_table->batch_begin = batches ? counted_begin : NULL;
   out_table->batch_end = batches ? counted_end : NULL;
+  out_table->recv_after = batches ? counted_recv_after : NULL;
   k->transport.table = out_table;
-  n_begun = n_ended = n_within = n_alone = 0;
+  n_after = n_begun = n_ended = n_within = n_alone = 0;
   fail_in = NEVER;
 }
 
@@ -130,5 +140,41 @@ static void test_a_failure_ends_the_batch(void) {
   }
 }
 
+/* ---- asynchronous devices: batches are queued with the work ---- */
+
+static void compare_queued(const char *schedule, uint32_t n_ranks, const char *transport) {
+  kit k;
+  kit_outcome reference, queued, waiting;
+  opipe_transport table;
+  kit_case c = kit_case_of(schedule, n_ranks, M, true);
+  c.device = "emulated";
+  c.device_options = "async=1";
+  c.transport = transport;
+  OPI_ASSERT_OK_FATAL(kit_open(&k, model_path(), 8, 8), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_train(&k, &c, CLASSES, OPIPE_SESSION_REFERENCE, &reference), &k.err);
+  const opi_transport_ref shipped = k.transport;
+  look_at_table(&k, true, &table);
+  OPI_ASSERT_OK_FATAL(kit_train(&k, &c, CLASSES, 0, &queued), &k.err);
+  OPI_ASSERT(n_begun > 0 && n_begun == n_ended && n_after > 0);
+  const int n_all = n_within + n_alone + n_after;
+  k.transport = shipped;
+  look_at_table(&k, false, &table);
+  OPI_ASSERT_OK_FATAL(kit_train(&k, &c, CLASSES, 0, &waiting), &k.err);
+  OPI_ASSERT_INT(n_after, 0);
+  OPI_ASSERT_INT(n_alone, n_all);
+  kit_compare(schedule, &queued, &reference, 0);
+  kit_compare(schedule, &waiting, &reference, 0);
+  kit_close(&k);
+}
+
+static void test_batches_are_queued_with_the_work(void) {
+  compare_queued("1f1b", 2, "emulated:rule=grouped");
+  compare_queued("zb-h1", 4, "emulated:rule=grouped");
+  compare_queued("2bw", 2, "emulated:rule=grouped");
+  compare_queued("chimera", 2, "emulated:rule=grouped,latency_us=20");
+}
+
 OPI_TEST_MAIN("batches of operations", OPI_TEST(test_neighbours_start_together),
+              OPI_TEST(test_batches_are_queued_with_the_work),
               OPI_TEST(test_a_failure_ends_the_batch))

@@ -43,5 +43,18 @@ static void test_sessions_take_the_simulated_time(void) {
   }
 }
 
-OPI_TEST_MAIN("simulated training", OPI_TEST(test_lists_are_played_to_the_plans_times),
+/* No device waits for its host in front of a batch: its programs follow each other as the lists
+ * alone have them. (Both clocks let a rank wait in front of a batch for the one before. Schedules
+ * in which that matters are quicker than they say.) */
+static void test_queued_batches_take_the_simulated_time(void) {
+  static const simulated_case cases[] = {
+      {"1f1b", "grouped", "add_11;add_23;add_35", 4, 1, 8, 1, 0, 0, .queued = true},
+      {"1f1b", "grouped", "add_11;add_23;add_35", 4, 1, 8, 1, 0, 0, .queued = true,
+       .unequal = true}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i)
+    simulated_queue(&cases[i]);
+}
+
+OPI_TEST_MAIN("simulated training", OPI_TEST(test_queued_batches_take_the_simulated_time),
+              OPI_TEST(test_lists_are_played_to_the_plans_times),
               OPI_TEST(test_sessions_take_the_simulated_time))
