@@ -111,7 +111,7 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 
 /* ---- tables ---- */
 
-enum { TOGETHER_MOST = 6 };
+enum { TOGETHER_MOST = 7 };
 
 /* Every slot after the head {struct_size, reserved} is a function pointer. Optional slots are
  * listed in `together`, [from, to), all of them or none, or lie beyond `least`, the bytes that
@@ -128,14 +128,15 @@ typedef struct table_rule {
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] =
         {OPIPE_BACKEND_ID,
-         OPIPE_END(opipe_backend, host_rate),
+         OPIPE_END(opipe_backend, run_part),
          OPIPE_END(opipe_backend, run),
          {{offsetof(opipe_backend, params_create_owned), OPIPE_END(opipe_backend, update)},
           {offsetof(opipe_backend, host_alloc), OPIPE_END(opipe_backend, host_free)},
           {offsetof(opipe_backend, host_register), OPIPE_END(opipe_backend, host_unregister)},
           {offsetof(opipe_backend, update_many), OPIPE_END(opipe_backend, sum_squares_many)},
           {offsetof(opipe_backend, kernels_fit), OPIPE_END(opipe_backend, kernel_tune)},
-          {offsetof(opipe_backend, event_create_timed), OPIPE_END(opipe_backend, event_elapsed)}}},
+          {offsetof(opipe_backend, event_create_timed), OPIPE_END(opipe_backend, event_elapsed)},
+          {offsetof(opipe_backend, program_places), OPIPE_END(opipe_backend, run_part)}}},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID,
                              OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan),

@@ -39,8 +39,11 @@ static void write_works(opi_text *t, const opi_playlist *l) {
   opi_text_puts(t, ",\n    \"works\": [");
   for (uint32_t i = 0; i < l->n_works; ++i) {
     const opi_playlist_work *w = &l->works[i];
-    opi_text_printf(t, "%s\n      {\"piece\": %u, \"pass\": \"%c\", \"ns\": ", i == 0 ? "" : ",",
-                    w->piece, PASSES[w->pass]);
+    opi_text_printf(t, "%s\n      {\"piece\": %u, \"pass\": \"%c\", ", i == 0 ? "" : ",", w->piece,
+                    PASSES[w->pass]);
+    if (w->part != 0)
+      opi_text_printf(t, "\"part\": %u, ", w->part);
+    opi_text_puts(t, "\"ns\": ");
     opi_json_double(t, w->ns);
     opi_text_puts(t, ", \"take_bytes\": ");
     opi_json_double(t, w->take_bytes);
@@ -71,6 +74,10 @@ static void write_groups(opi_text *t, const opi_playlist *l) {
       opi_text_printf(t, "\"pass\": \"%s\", \"how\": \"%s\", ", g->backward ? "B" : "F",
                       HOWS[g->how]);
     }
+    if (!g->each && g->how != OPI_PLAY_SUM)
+      opi_text_printf(t, "\"how\": \"%s\", ", HOWS[g->how]);
+    if (g->n_params != 0)
+      opi_text_printf(t, "\"parameters\": %u, ", g->n_params);
     if (!g->waits)
       opi_text_printf(t, "\"bytes\": %" PRIu64 ", ", g->n_bytes);
     opi_text_puts(t, "\"ranks\": ");
@@ -98,6 +105,8 @@ static void write_item(opi_text *t, const opi_playlist *l, const opi_playlist_it
   for (size_t i = 0; i < OPI_COUNT(WORDS); ++i)
     letter = WORDS[i].kind == item->kind ? WORDS[i].letter : letter;
   opi_text_printf(t, "%c%u", letter, item->at);
+  if (item->part != 0)
+    opi_text_printf(t, "/%u", item->part);
   if (item->replica != 0)
     opi_text_printf(t, ".%u", item->replica);
   if (has_microbatch(l, item))
@@ -222,21 +231,29 @@ static opipe_status read_bytes(const reader *r, const json_t *object, const char
                   *out, (double)BYTES_MOST);
 }
 
-/* Works are sorted by piece, then pass, without repeats. */
+/* Whether a work may stand behind another: by piece, then pass; parts behind the whole. */
+static bool follows(const opi_playlist_work *before, const opi_playlist_work *w) {
+  const bool same = before != NULL && before->piece == w->piece && before->pass == w->pass;
+  if (w->part != 0 || same)
+    return same && w->part == before->part + 1;
+  return before == NULL || before->piece < w->piece ||
+         (before->piece == w->piece && before->pass < w->pass);
+}
+
 static opipe_status read_work(const reader *r, const json_t *object, opi_playlist_work *out) {
   const opi_playlist_work *before = r->list->n_works == 0 ? NULL : out - 1;
   const char *pass = NULL;
+  if (json_object_get(object, "part") != NULL)
+    OPI_TRY(read_u32(r, object, "part", UINT16_MAX, &out->part));
   OPI_TRY(read_u32(r, object, "piece", n_pieces(r) - 1, &out->piece));
   OPI_TRY(opi_json_get_string(object, WHAT, "pass", &pass, r->err));
   const char *at = pass[0] == '\0' || pass[1] != '\0' ? NULL : strchr(PASSES, pass[0]);
   out->pass = at == NULL ? 0 : (uint32_t)(at - PASSES);
-  if (at == NULL ||
-      (before != NULL && (before->piece > out->piece ||
-                          (before->piece == out->piece && before->pass >= out->pass)))) {
-    return opi_fail(
-        r->err, OPIPE_E_INVALID,
-        "%s: pass '%.8s' of piece %u; passes are F, B, I and W, each at most once, in this order",
-        WHAT, pass, out->piece);
+  if (at == NULL || !follows(before, out)) {
+    return opi_fail(r->err, OPIPE_E_INVALID,
+                    "%s: pass '%.8s' of piece %u, part %u; passes are F, B, I and W, each at most "
+                    "once, in this order, and behind each its parts from 1 on",
+                    WHAT, pass, out->piece, out->part);
   }
   OPI_TRY(opi_json_time(json_object_get(object, "ns"), WHAT, "ns", &out->ns, r->err));
   OPI_TRY(read_bytes(r, object, "take_bytes", &out->take_bytes));
@@ -291,22 +308,23 @@ static opipe_status read_ranks(const reader *r, const json_t *list, opi_playlist
   return OPIPE_OK;
 }
 
-/* The pass and kind of a group inside a stage. */
-static opipe_status read_inside(const reader *r, const json_t *object, opi_playlist_group *out) {
-  const char *pass = NULL, *how = NULL;
-  OPI_TRY(opi_json_get_string(object, WHAT, "pass", &pass, r->err));
+/* The kind of a group, and the pass of one inside a stage. */
+static opipe_status read_how(const reader *r, const json_t *object, opi_playlist_group *out) {
+  const char *pass = "", *how = NULL;
+  out->each = json_object_get(object, "pass") != NULL;
+  if (out->each)
+    OPI_TRY(opi_json_get_string(object, WHAT, "pass", &pass, r->err));
   OPI_TRY(opi_json_get_string(object, WHAT, "how", &how, r->err));
-  out->each = true;
   out->backward = strcmp(pass, "B") == 0;
   while (out->how < OPI_PLAY_HOWS && strcmp(how, HOWS[out->how]) != 0)
     ++out->how;
-  if (out->how < OPI_PLAY_HOWS && !out->waits && out->stage != OPIPE_NONE &&
-      (out->backward || strcmp(pass, "F") == 0))
+  if (out->how < OPI_PLAY_HOWS && !out->waits &&
+      (!out->each || (out->stage != OPIPE_NONE && (out->backward || strcmp(pass, "F") == 0))))
     return OPIPE_OK;
   return opi_fail(
       r->err, OPIPE_E_INVALID,
-      "%s: group %u: pass '%.8s', how '%.8s'; a group inside a stage has the stage, its "
-      "bytes, pass F or B, and is a sum, gather or scatter",
+      "%s: group %u: pass '%.8s', how '%.8s'; a group that moves bytes is a sum, gather or "
+      "scatter, and one inside a stage has the stage and pass F or B",
       WHAT, r->list->n_groups, pass, how);
 }
 
@@ -319,8 +337,10 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
     OPI_TRY(read_u32(r, object, "stage", plan->n_stages - 1, &out->stage));
   if (!out->waits)
     OPI_TRY(opi_json_get_u64(object, WHAT, "bytes", BYTES_MOST, &out->n_bytes, r->err));
-  if (json_object_get(object, "pass") != NULL)
-    OPI_TRY(read_inside(r, object, out));
+  if (json_object_get(object, "parameters") != NULL)
+    OPI_TRY(read_u32(r, object, "parameters", UINT32_MAX, &out->n_params));
+  if (json_object_get(object, "pass") != NULL || json_object_get(object, "how") != NULL)
+    OPI_TRY(read_how(r, object, out));
   OPI_TRY(opi_json_get_array(object, WHAT, "ranks", &ranks, r->err));
   if (json_array_size(ranks) == 0 || json_array_size(ranks) > plan->n_ranks) {
     return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u has %zu ranks; it must have 1 to %u",
@@ -404,6 +424,12 @@ static bool take_item(const reader *r, const char *at, const char *end, opi_play
     return false;
   if (out->kind == OPI_PLAY_BATCH)
     return out->at > 0 && at == end;
+  if (out->kind == OPI_PLAY_COMPUTE && at < end && *at == '/') {
+    ++at;
+    if (!take_number(&at, end, UINT16_MAX, &number) || number == 0)
+      return false;
+    out->part = (uint16_t)number;
+  }
   if ((out->kind == OPI_PLAY_COMPUTE || out->kind == OPI_PLAY_START) && at < end && *at == '.') {
     ++at;
     if (!take_number(&at, end, plan->n_replicas - 1, &number))

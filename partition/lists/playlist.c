@@ -56,15 +56,10 @@ static opi_playlist_work make_work(const opi_playlist_maker *m, uint32_t piece, 
 
 static opipe_status make_works(opi_playlist_maker *m) {
   const uint32_t n = m->plan->n_stages * OPI_PROGRAMS;
-  uint32_t n_used = 0;
-  for (uint32_t i = 0; i < n; ++i)
-    n_used += m->works[i];
-  m->out->works = OPI_ARENA_ARRAY(m->arena, opi_playlist_work, n_used);
-  if (m->out->works == NULL)
-    return opi_fail_nomem(m->err, n_used * sizeof *m->out->works, "a playlist");
   for (uint32_t i = 0; i < n; ++i) {
+    const opi_playlist_work whole = make_work(m, i / OPI_PROGRAMS, i % OPI_PROGRAMS);
     if (m->works[i])
-      m->out->works[m->out->n_works++] = make_work(m, i / OPI_PROGRAMS, i % OPI_PROGRAMS);
+      OPI_TRY(opi_playlist_works_add(m, &whole));
   }
   return OPIPE_OK;
 }
@@ -183,12 +178,13 @@ static opipe_status add_message(opi_playlist_maker *m, const opi_step *step) {
 
 static opipe_status add_compute(opi_playlist_maker *m, const opi_step *step) {
   const uint32_t per_request = m->plan->n_microbatches / m->lists->n_positions;
-  return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_COMPUTE,
-                                                  .pass = (uint8_t)step->pass,
-                                                  .next = (uint8_t)(m->twice ? step->next : 0),
-                                                  .replica = (uint16_t)step->replica,
-                                                  .at = step->stage,
-                                                  .microbatch = step->microbatch % per_request});
+  const opi_playlist_item item = {.kind = OPI_PLAY_COMPUTE,
+                                  .pass = (uint8_t)step->pass,
+                                  .next = (uint8_t)(m->twice ? step->next : 0),
+                                  .replica = (uint16_t)step->replica,
+                                  .at = step->stage,
+                                  .microbatch = step->microbatch % per_request};
+  return opi_playlist_compute(m, step, &item);
 }
 
 static opipe_status add_step(opi_playlist_maker *m, uint32_t rank, const opi_step *step) {
@@ -262,27 +258,39 @@ static opipe_status make_all(opi_playlist_maker *m) {
   OPI_TRY(allocate(m));
   find_used(m);
   OPI_TRY(sum_stashes(m));
-  OPI_TRY(make_works(m));
   OPI_TRY(make_streams(m));
   if (m->plan->trains)
     OPI_TRY(opi_playlist_sums_make(m));
+  OPI_TRY(opi_playlist_points_find(m));
+  OPI_TRY(make_works(m));
   OPI_TRY(opi_playlist_groups_make(m));
   return list_ranks(m);
 }
 
+/* Whether last backwards run in parts, by the file of a plan that was read. */
+static bool has_parts(const opi_playlist *file) {
+  uint32_t i = 0;
+  while (i < file->n_works && file->works[i].part == 0)
+    ++i;
+  return i < file->n_works;
+}
+
 opipe_status opi_playlist_build(const opi_cut_model *model, const opi_lists *lists,
-                                const uint64_t *sums, opi_arena *arena, opi_playlist **out_playlist,
-                                opipe_error *err) {
+                                const opi_playlist_facts *facts, opi_arena *arena,
+                                opi_playlist **out_playlist, opipe_error *err) {
   const opi_piece_plan *plan = &model->piece_plan;
-  opi_playlist_maker m = {.model = model,
-                          .plan = plan,
-                          .lists = lists,
-                          .cut = model->cuts[0],
-                          .sum_bytes = sums,
-                          .out = OPI_ARENA_NEW(arena, opi_playlist),
-                          .arena = arena,
-                          .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-                          .err = err};
+  opi_playlist_maker m = {
+      .model = model,
+      .plan = plan,
+      .lists = lists,
+      .cut = model->cuts[0],
+      .sum_bytes = facts->sums,
+      .file = facts->file,
+      .in_parts = facts->file == NULL ? facts->in_parts : has_parts(facts->file),
+      .out = OPI_ARENA_NEW(arena, opi_playlist),
+      .arena = arena,
+      .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+      .err = err};
   if (m.out == NULL)
     return opi_fail_nomem(err, sizeof *m.out, "a playlist");
   opi_arena_init(&m.scratch, arena->allocator, 0);

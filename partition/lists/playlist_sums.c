@@ -89,6 +89,10 @@ static uint64_t sum_bytes(const holdings *h, uint32_t slot) {
 
 /* ---- groups ---- */
 
+static bool is_shared(const opi_playlist_maker *m) {
+  return m->plan->whole->train->optimizer.shard != 0;
+}
+
 /* Adds a group of the first group->n_ranks of h->ranks. */
 static opipe_status add_group(const holdings *h, const opi_playlist_group *group) {
   opi_playlist_maker *m = h->m;
@@ -97,26 +101,6 @@ static opipe_status add_group(const holdings *h, const opi_playlist_group *group
   to->ranks = opi_arena_copy(m->arena, h->ranks, group->n_ranks * sizeof *h->ranks);
   return to->ranks == NULL ? opi_fail_nomem(m->err, group->n_ranks * sizeof *h->ranks, "a playlist")
                            : OPIPE_OK;
-}
-
-/* Makes the sum over a stage's replicas, if they are on several ranks. */
-static opipe_status make_stage_sum(const holdings *h, uint32_t shard) {
-  opi_playlist_maker *m = h->m;
-  const uint32_t n_params = m->cut->n_params, n_ranks = m->plan->n_ranks;
-  opi_playlist_group group = {.stage = shard / opi_plan_width(m->plan->whole)};
-  for (uint32_t slot = 0; slot < n_params; ++slot) {
-    if (h->reads[(size_t)shard * n_params + slot] && !h->tied[slot])
-      group.n_bytes += sum_bytes(h, slot);
-  }
-  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
-    if (h->at_home[(size_t)shard * n_ranks + rank])
-      h->ranks[group.n_ranks++] = rank;
-  }
-  m->sums.stage_group[shard] = OPIPE_NONE;
-  if (group.n_ranks < 2 || group.n_bytes == 0)
-    return OPIPE_OK;
-  m->sums.stage_group[shard] = m->out->n_groups;
-  return add_group(h, &group);
 }
 
 /* Makes one sum for every tied parameter, over the ranks that hold it. */
@@ -137,6 +121,7 @@ static opipe_status make_ties(const holdings *h) {
       h->ranks[group.n_ranks++] = rank;
     }
     group.n_bytes = sum_bytes(h, slot);
+    group.how = is_shared(m) ? OPI_PLAY_SCATTER : OPI_PLAY_SUM;
     OPI_TRY(add_group(h, &group));
     ++n;
   }
@@ -186,19 +171,30 @@ static opipe_status make_norms(const holdings *h) {
   return add_group(h, &group);
 }
 
+/* Makes the gathers of weights that are shared out, one behind each bucket's and tie's sum. */
+static opipe_status make_gathers(const holdings *h) {
+  opi_playlist_maker *m = h->m;
+  const uint32_t n = m->sums.first_tie + m->sums.n_ties;
+  m->sums.first_gather = is_shared(m) && n != 0 ? m->out->n_groups : OPIPE_NONE;
+  for (uint32_t g = 0; g < n && is_shared(m); ++g) {
+    opi_playlist_group group = m->out->groups[g];
+    group.how = OPI_PLAY_GATHER;
+    memcpy(h->ranks, group.ranks, group.n_ranks * sizeof *h->ranks);
+    OPI_TRY(add_group(h, &group));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status allocate(opi_playlist_maker *m) {
   opi_playlist_sums *sums = &m->sums;
   const size_t n_ranks = m->plan->n_ranks, n_shards = opi_playlist_shards(m);
-  const size_t n_groups = n_shards + sums->n_ties + n_ranks + 1;
-  m->out->groups = OPI_ARENA_ARRAY(m->arena, opi_playlist_group, n_groups);
-  m->room_groups = (uint32_t)n_groups;
-  sums->stage_group = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_shards);
   sums->n_come = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_shards);
+  sums->n_started = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_shards);
   sums->has_tie = OPI_ARENA_ARRAY(&m->scratch, bool, n_ranks * sums->n_ties);
   sums->barrier = OPI_ARENA_ARRAY(&m->scratch, uint32_t, n_ranks);
-  return m->out->groups == NULL || sums->stage_group == NULL || sums->n_come == NULL ||
-                 sums->has_tie == NULL || sums->barrier == NULL
-             ? opi_fail_nomem(m->err, n_groups * sizeof *m->out->groups, "a playlist")
+  return sums->n_come == NULL || sums->n_started == NULL || sums->has_tie == NULL ||
+                 sums->barrier == NULL
+             ? opi_fail_nomem(m->err, n_shards * sizeof *sums->n_come, "a playlist")
              : OPIPE_OK;
 }
 
@@ -208,11 +204,11 @@ opipe_status opi_playlist_sums_make(opi_playlist_maker *m) {
   OPI_TRY(find_holdings(m, &h));
   OPI_TRY(allocate(m));
   m->sums.alone = m->twice && opi_plan_steps_alone(plan->whole);
-  for (uint32_t w = 0; w < opi_playlist_shards(m); ++w)
-    OPI_TRY(make_stage_sum(&h, w));
+  OPI_TRY(opi_playlist_buckets_make(m, h.reads, h.tied, h.at_home));
   OPI_TRY(make_ties(&h));
   OPI_TRY(make_barriers(&h));
-  return make_norms(&h);
+  OPI_TRY(make_norms(&h));
+  return make_gathers(&h);
 }
 
 /* ---- items ---- */
@@ -232,24 +228,32 @@ static opipe_status add_sum(opi_playlist_maker *m, uint32_t group) {
   return add_join(m, group, 0);
 }
 
-/* REDUCEs of a rank for one stage, one per replica there; the last starts the sum. */
-static uint32_t reduces_of(const opi_playlist_maker *m, uint32_t rank, uint32_t whole) {
-  uint32_t n = 0;
-  for (uint32_t i = m->lists->rank_first[rank]; i < m->lists->rank_first[rank + 1]; ++i) {
-    n += m->lists->steps[i].kind == OPI_ACT_REDUCE &&
-         m->lists->steps[i].stage / opi_playlist_pieces(m) == whole;
-  }
-  return n;
-}
-
 opipe_status opi_playlist_sums_reduce(opi_playlist_maker *m, uint32_t rank, const opi_step *step) {
   const uint32_t whole = step->stage / opi_playlist_pieces(m);
   const uint32_t width = opi_plan_width(m->plan->whole), w = whole * width + rank % width;
-  if (m->sums.stage_group[w] == OPIPE_NONE || ++m->sums.n_come[w] < reduces_of(m, rank, whole))
-    return OPIPE_OK;
-  return opi_playlist_add(m, &(opi_playlist_item){.kind = OPI_PLAY_START,
-                                                  .at = m->sums.stage_group[w],
-                                                  .replica = (uint16_t)step->replica});
+  const uint32_t n = m->sums.slot_first[w + 1] - m->sums.slot_first[w];
+  return ++m->sums.n_come[w] < opi_playlist_reduces(m, rank, whole)
+             ? OPIPE_OK
+             : opi_playlist_buckets_start(m, w, step->replica, n);
+}
+
+static bool is_member(const opi_playlist_group *group, uint32_t rank) {
+  uint32_t i = 0;
+  while (i < group->n_ranks && group->ranks[i] != rank)
+    ++i;
+  return i < group->n_ranks;
+}
+
+/* Weights are gathered once the rank's own parts are updated; all start before the first is
+ * awaited. */
+static opipe_status gather(opi_playlist_maker *m, uint32_t rank) {
+  const uint32_t n = m->sums.first_tie + m->sums.n_ties;
+  for (uint32_t i = 0; i < 2 * n && m->sums.first_gather != OPIPE_NONE; ++i) {
+    const uint32_t group = m->sums.first_gather + i % n;
+    if (is_member(&m->out->groups[group], rank))
+      OPI_TRY(i < n ? add_start(m, group) : add_join(m, group, 0));
+  }
+  return OPIPE_OK;
 }
 
 opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
@@ -258,27 +262,31 @@ opipe_status opi_playlist_sums_update(opi_playlist_maker *m, uint32_t rank) {
   if (norms && sums->alone)
     OPI_TRY(add_join(m, sums->norms, -1));
   for (uint32_t w = 0; w < opi_playlist_shards(m); ++w) {
-    if (sums->n_come[w] > 0)
-      OPI_TRY(add_join(m, sums->stage_group[w], 0));
-    sums->n_come[w] = 0;
+    for (uint32_t k = 0; k < sums->n_started[w]; ++k)
+      OPI_TRY(add_join(m, sums->bucket_first[w] + k, 0));
+    sums->n_come[w] = sums->n_started[w] = 0;
   }
   for (uint32_t t = 0; t < sums->n_ties; ++t) {
     if (sums->has_tie[(size_t)rank * sums->n_ties + t])
       OPI_TRY(add_sum(m, sums->first_tie + t));
   }
   OPI_TRY(add_sum(m, sums->barrier[rank]));
-  if (!norms)
-    return OPIPE_OK;
-  return sums->alone ? add_start(m, sums->norms) /* the next update waits for it */
-                     : add_sum(m, sums->norms);
+  if (norms) /* alone: the next update waits for it */
+    OPI_TRY(sums->alone ? add_start(m, sums->norms) : add_sum(m, sums->norms));
+  return gather(m, rank);
 }
 
 /* ---- of a plan that was read ---- */
 
+/* A file without numbers of parameters has one bucket of them all. */
+static bool are_as_many(const opi_playlist_group *a, const opi_playlist_group *b) {
+  return b->n_params == 0 || a->n_params == b->n_params;
+}
+
 static bool are_alike(const opi_playlist_group *a, const opi_playlist_group *b) {
   return a->waits == b->waits && a->each == b->each && a->backward == b->backward &&
-         a->how == b->how && a->stage == b->stage && a->n_ranks == b->n_ranks &&
-         memcmp(a->ranks, b->ranks, a->n_ranks * sizeof *a->ranks) == 0;
+         a->how == b->how && a->stage == b->stage && are_as_many(a, b) &&
+         a->n_ranks == b->n_ranks && memcmp(a->ranks, b->ranks, a->n_ranks * sizeof *a->ranks) == 0;
 }
 
 static void describe(const opi_playlist_group *group, char *out_text, size_t room) {

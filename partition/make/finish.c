@@ -326,11 +326,25 @@ static opipe_status fit_schedule(finish *f, const uint32_t *alignment) {
   return OPIPE_OK;
 }
 
+/* Whether backwards run in parts on all devices, as far as these are here. */
+static bool have_parts(const finish *f) {
+  bool all = true;
+  for (uint32_t r = 0; f->devices != NULL && r < f->plan->decided.n_ranks; ++r) {
+    const opi_backend_ref *b = f->devices[r].backend;
+    all = all && (b == NULL ||
+                  (OPIPE_HAS(b->table, opipe_backend, run_part) && b->table->run_part != NULL));
+  }
+  return all;
+}
+
 /* Bytes of sums follow from devices' layouts. If the plan was read, they are taken from its file.
  */
 static opipe_status keep_playlist(const finish *f) {
+  const opi_playlist_facts facts = {.sums = f->sums,
+                                    .file = f->devices == NULL ? f->plan->predicted.play : NULL,
+                                    .in_parts = have_parts(f)};
   opi_playlist *play = NULL;
-  OPI_TRY(opi_playlist_build(f->model, f->lists, f->sums, &f->plan->arena, &play, f->err));
+  OPI_TRY(opi_playlist_build(f->model, f->lists, &facts, &f->plan->arena, &play, f->err));
   if (f->devices == NULL && f->plan->predicted.play != NULL)
     OPI_TRY(opi_playlist_keep_bytes(play, f->plan->predicted.play, f->err));
   f->plan->predicted.play = play;

@@ -54,7 +54,8 @@ typedef struct opi_weight_layout {
   uint64_t own_first, own_bytes;
 } opi_weight_layout;
 
-/* Trained parameters whose gradients are summed together, over the same holders. Their masters, one
+/* Trained parameters whose gradients are summed together, over the same holders: at most
+ * OPI_BUCKET_BYTES (partition/plan/training.h). Their masters, one
  * after the other, are divided among the holders, as equally as the alignment allows. */
 typedef struct opi_weight_bucket {
   uint32_t *slots;   /* [n_slots] falling, so that a backward completes the first first */
@@ -65,8 +66,6 @@ typedef struct opi_weight_bucket {
   bool tied;      /* summed at the step */
   uint64_t n_bytes;
 } opi_weight_bucket;
-enum { OPI_BUCKET_BYTES = 4 << 20 }; /* most; a larger parameter has a bucket of its own */
-
 typedef struct opi_weight_bytes {
   uint64_t params, versions, gradients, optimizer;
 } opi_weight_bytes;

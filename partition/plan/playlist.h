@@ -38,6 +38,7 @@ typedef struct opi_playlist_item {
   uint8_t next;     /* double-buffered: 1: belongs to the next mini-batch */
   int16_t lap;      /* double-buffered: offset in mini-batches from `next`; unused by COMPUTE */
   uint16_t replica; /* COMPUTE; START of a stage's sum */
+  uint16_t part;    /* COMPUTE: of the work, from 1 on; 0: the whole */
   uint32_t at; /* COMPUTE: piece; messages: stream; START, JOIN: group; BATCH: number of sends and
                   posts that follow */
   uint32_t microbatch; /* COMPUTE; messages: identifies one within its stream; START, JOIN of a
@@ -54,10 +55,12 @@ typedef struct opi_playlist_stream {
   uint64_t n_bytes; /* of each message; 0: produced in place, or a credit */
 } opi_playlist_stream;
 
-/* One pass of a piece. Bytes that outlive it are taken when it starts and given back when it ends.
+/* One pass of a piece, or a part of it, behind which a sum starts. Bytes that outlive it are taken
+ * when it starts and given back when it ends.
  */
 typedef struct opi_playlist_work {
   uint32_t piece, pass; /* OPI_PROGRAM_* */
+  uint32_t part;        /* 0: the whole; from 1 on: parts of it, one after the other */
   double ns, take_bytes, give_bytes;
 } opi_playlist_work;
 
@@ -67,15 +70,16 @@ enum { OPI_PLAY_SUM = 0, OPI_PLAY_GATHER = 1, OPI_PLAY_SCATTER = 2, OPI_PLAY_HOW
 /* Ranks that form a sum, or wait for each other, once per mini-batch; or a tensor group, once for
  * each micro-batch. */
 typedef struct opi_playlist_group {
-  uint32_t stage;   /* stage whose gradients are summed, or that is the tensor group's; OPIPE_NONE:
-                       part of the update */
-  bool waits;       /* a barrier: nothing travels */
-  bool each;        /* a tensor group inside a pass of its stage */
-  bool backward;    /* each: of the backward */
-  uint32_t how;     /* OPI_PLAY_*; without each: SUM */
-  uint64_t n_bytes; /* of the rank that has most */
-  uint32_t *ranks;  /* [n_ranks] without repeats */
-  uint32_t n_ranks; /* at least 1 */
+  uint32_t stage;    /* stage whose gradients are summed, or that is the tensor group's; OPIPE_NONE:
+                        part of the update */
+  bool waits;        /* a barrier: nothing travels */
+  bool each;         /* a tensor group inside a pass of its stage */
+  bool backward;     /* each: of the backward */
+  uint32_t how;      /* OPI_PLAY_*; without each: of gradients or, GATHER, of weights */
+  uint64_t n_bytes;  /* of the rank that has most */
+  uint32_t n_params; /* of a bucket of gradients; 0: all that are left of its stage */
+  uint32_t *ranks;   /* [n_ranks] without repeats */
+  uint32_t n_ranks;  /* at least 1 */
 } opi_playlist_group;
 
 typedef struct opi_playlist {
@@ -83,7 +87,7 @@ typedef struct opi_playlist {
   uint32_t *rank_first; /* [plan's ranks + 1] into items */
   opi_playlist_item *items;
   opi_playlist_stream *streams;
-  opi_playlist_work *works;   /* by piece, then pass */
+  opi_playlist_work *works;   /* by piece, then pass, then part */
   opi_playlist_group *groups; /* training; tensor groups */
   uint32_t n_streams, n_works, n_groups;
 } opi_playlist;

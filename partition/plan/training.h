@@ -5,6 +5,9 @@
 
 #include "loader/gradient/gradient.h"
 
+/* Most bytes of gradients that are summed together; a larger parameter has a bucket of its own. */
+enum { OPI_BUCKET_BYTES = 4 << 20 };
+
 enum { OPI_LR_CONSTANT = 0, OPI_LR_LINEAR = 1, OPI_LR_COSINE = 2 };
 
 typedef struct opi_optimizer {

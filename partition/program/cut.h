@@ -74,14 +74,22 @@ typedef struct opi_route {
   uint64_t n_bytes;
 } opi_route;
 
+/* The work of a program's phases, each from 0 to 1, that is done once the gradient of a parameter
+ * is complete. */
+typedef struct opi_gradient_end {
+  double done[3]; /* [OPI_PHASES] */
+  bool is_given;  /* the program adds to the gradient */
+} opi_gradient_end;
+
 typedef struct opi_program {
   opipe_graph graph; /* n_nodes 0: nothing to compute, or not used */
   uint32_t *cells;   /* [graph.n_boundaries] index in the cut's cells */
   bool *writes;      /* [graph.n_boundaries] */
   uint32_t *params;  /* [n_params] slots of the parameter table that it reads or accumulates */
   uint32_t n_params;
-  uint32_t phases;     /* of its nodes, bits (1 << OPI_PHASE_*) */
-  double flops, bytes; /* of one micro-batch */
+  opi_gradient_end *ends; /* [n_params] NULL: it gives no gradients */
+  uint32_t phases;        /* of its nodes, bits (1 << OPI_PHASE_*) */
+  double flops, bytes;    /* of one micro-batch */
 } opi_program;
 
 /* A member's part of a parameter, as its own row of the parameter table. The row's source has the

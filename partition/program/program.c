@@ -213,6 +213,58 @@ static opipe_status convert_nodes(making *m, opipe_node *nodes) {
   return mark_outputs(m);
 }
 
+/* ---- gradients ---- */
+
+/* Roughly what devices compute while they read a byte. */
+static double weigh(const opi_graph *graph, const opi_node *node) {
+  enum { FLOPS_OF_BYTE = 8 };
+  opi_work work = {0, 0};
+  opi_node_work(graph, node, &work);
+  return work.flops + FLOPS_OF_BYTE * work.bytes;
+}
+
+static uint32_t param_at(const opi_program *p, uint32_t slot) {
+  const uint32_t *found = bsearch(&slot, p->params, p->n_params, sizeof slot, by_slot);
+  return (uint32_t)(found - p->params);
+}
+
+/* Notes the work so far at the gradients that a node adds to. */
+static void note_ends(const making *m, const opi_node *node, const double done[OPI_PHASES]) {
+  opi_program *p = m->program;
+  for (uint32_t k = 0; k < node->n_out; ++k) {
+    const uint32_t v = node->out[k];
+    const uint32_t slot = v == OPIPE_NONE ? OPIPE_NONE : m->b->gradient_of_value[v];
+    if (slot == OPIPE_NONE)
+      continue;
+    opi_gradient_end *end = &p->ends[param_at(p, slot)];
+    end->is_given = true;
+    memcpy(end->done, done, sizeof end->done);
+  }
+}
+
+static opipe_status find_ends(const making *m) {
+  const opi_cut_builder *b = m->b;
+  opi_program *p = m->program;
+  double done[OPI_PHASES] = {0};
+  if (m->which == OPI_PROGRAM_F || m->which == OPI_PROGRAM_E || p->n_params == 0)
+    return OPIPE_OK;
+  p->ends = OPI_ARENA_ARRAY(&b->cut->arena, opi_gradient_end, p->n_params);
+  if (p->ends == NULL)
+    return opi_fail_nomem(b->err, p->n_params * sizeof *p->ends, "a program");
+  for (uint32_t i = b->node_first[m->stage]; i < b->node_first[m->stage + 1]; ++i) {
+    const opi_node *node = &b->graph->nodes[b->nodes[i]];
+    if (!b->runs[i])
+      continue;
+    done[opi_phase_of(node)] += weigh(b->graph, node);
+    note_ends(m, node, done);
+  }
+  for (uint32_t k = 0; k < p->n_params * OPI_PHASES; ++k) {
+    double *at = &p->ends[k / OPI_PHASES].done[k % OPI_PHASES];
+    *at = done[k % OPI_PHASES] > 0 ? *at / done[k % OPI_PHASES] : 0;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status make_program(making *m) {
   opi_cut_builder *b = m->b;
   opi_program *p = m->program;
@@ -226,6 +278,8 @@ static opipe_status make_program(making *m) {
     b->local[m->globals[i]] = OPIPE_NONE;
   if (p->n_params > 1)
     qsort(p->params, p->n_params, sizeof *p->params, by_slot);
+  if (status == OPIPE_OK)
+    OPI_TRY(find_ends(m));
   p->graph.struct_size = (uint32_t)OPIPE_END(opipe_graph, n_scalars);
   p->graph.values = m->values;
   p->graph.nodes = nodes;

@@ -203,5 +203,9 @@ opipe_status cpu_bind(opipe_device *device, const opipe_bind_params *params,
 void cpu_binding_free(opipe_binding *binding);
 opipe_status cpu_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                      uint32_t n_scalars, opipe_error *err);
+opipe_status cpu_program_places(const opipe_program *program, uint32_t *out_ends, uint32_t *out_n,
+                                opipe_error *err);
+opipe_status cpu_run_part(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                          uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err);
 
 #endif

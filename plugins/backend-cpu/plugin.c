@@ -6,7 +6,7 @@
 #include "cpu.h"
 
 const opipe_backend cpu_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, run_part),
     .device_count = cpu_device_count,
     .device_query = cpu_device_query,
     .device_open = cpu_device_open,
@@ -55,6 +55,8 @@ const opipe_backend cpu_backend_table = {
     .update = cpu_update,
     .buffer_import = cpu_buffer_import,
     .sum = cpu_sum,
+    .program_places = cpu_program_places,
+    .run_part = cpu_run_part,
 };
 
 static opipe_status open_instance(const opipe_host *host, opipe_instance **out_self,

@@ -84,7 +84,8 @@ struct work {
   uint64_t queued_ns;          /* clock at the call */
   uint64_t at_ns;              /* of a record that was done: clock when the event is complete */
   uint32_t slot, n_scalars, n_sources, dtype;
-  bool at_once; /* takes no place in modelled time */
+  uint32_t first_place, last_place; /* of a part of a run; last_place 0: the whole */
+  bool at_once;                     /* takes no place in modelled time */
   union {
     opipe_update update;
     int64_t scalars[SCALARS_MOST];      /* where an asynchronous queue keeps them */
@@ -126,7 +127,10 @@ struct opipe_event {
 struct opipe_program {
   opipe_device *device;
   opipe_program *inner;
-  uint64_t time_ns; /* modelled, of one run */
+  uint64_t time_ns;    /* modelled, of one run */
+  uint64_t *places_ns; /* [n_places + 1] of its part up to a place; NULL: it has no parts */
+  uint32_t *ends;      /* [n_params] places at which gradients are complete */
+  uint32_t n_places, n_params;
 };
 
 struct opipe_params {
@@ -140,7 +144,7 @@ struct opipe_binding {
   opipe_device *device;
   opipe_binding *inner;
   const opipe_params *params, *gradients; /* NULL: none */
-  uint64_t time_ns;
+  const opipe_program *program;
 };
 
 /* options.c: all strings are copied */
@@ -235,6 +239,9 @@ opipe_status emudev_queue_copy(opipe_queue *queue, const opipe_region *dst, cons
  * INVALID: the options list fewer stages. */
 opipe_status emudev_graph_ns(const options *o, const opipe_graph *graph, uint32_t stage,
                              uint64_t *out_ns, opipe_error *err);
+/* The part of the program's modelled time that passes up to each place: places_ns. */
+void emudev_spread_ns(const options *o, const opipe_graph *graph, uint32_t stage,
+                      opipe_program *program);
 opipe_status emudev_support(opipe_device *device, const opipe_graph *graph,
                             opipe_support *out_support, opipe_error *err);
 opipe_status emudev_compile(opipe_device *device, const opipe_compile_params *params,
@@ -249,6 +256,10 @@ opipe_status emudev_bind(opipe_device *device, const opipe_bind_params *params,
 void emudev_binding_free(opipe_binding *binding);
 opipe_status emudev_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                         uint32_t n_scalars, opipe_error *err);
+opipe_status emudev_program_places(const opipe_program *program, uint32_t *out_ends,
+                                   uint32_t *out_n, opipe_error *err);
+opipe_status emudev_run_part(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                             uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err);
 
 /* params.c */
 opipe_status emudev_params_create(opipe_device *device, const opipe_param_source *sources,

@@ -4,7 +4,7 @@
 #include "emulated.h"
 
 static const opipe_backend backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, host_rate),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, run_part),
     .device_count = emudev_device_count,
     .device_query = emudev_device_query,
     .device_open = emudev_device_open,
@@ -57,7 +57,9 @@ static const opipe_backend backend_table = {
     .host_alloc = emudev_host_alloc,
     .host_free = emudev_host_free,
     .sum = emudev_sum,
-    .host_rate = emudev_host_rate};
+    .host_rate = emudev_host_rate,
+    .program_places = emudev_program_places,
+    .run_part = emudev_run_part};
 
 static opipe_status open_plugin(const opipe_host *host, opipe_instance **out_self,
                                 opipe_error *err) {

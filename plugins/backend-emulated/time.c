@@ -107,3 +107,55 @@ opipe_status emudev_graph_ns(const options *o, const opipe_graph *graph, uint32_
   *out_ns = ns > 1e15 ? (uint64_t)1e15 : (uint64_t)ns;
   return OPIPE_OK;
 }
+
+/* ---- parts ---- */
+
+/* Weight of a node among those of its pass, as far as no times of nodes are given: operations and 8
+ * for each byte, as in the plans' own clock. */
+static double weight_of(const options *o, const opipe_graph *graph, const opipe_node *node) {
+  enum { OPERATIONS_OF_BYTE = 8 };
+  if (o->run.n != 0 || are_passes_given(o))
+    return operations(graph, node) + OPERATIONS_OF_BYTE * bytes_of(graph, node);
+  const double compute = o->flops > 0 ? operations(graph, node) / o->flops : 0;
+  const double memory = o->bandwidth > 0 ? bytes_of(graph, node) / o->bandwidth : 0;
+  return compute > memory ? compute : memory;
+}
+
+/* The pass whose given time a node shares; without such times all nodes are of one. */
+static uint32_t pass_of(const options *o, const opipe_node *node) {
+  return o->run.n == 0 && are_passes_given(o) && node->pass < OPIPE_PASS_UPDATE ? node->pass : 0;
+}
+
+static void sum_passes(const options *o, const opipe_graph *graph, uint32_t n_nodes,
+                       double sums[OPIPE_PASS_UPDATE]) {
+  for (uint32_t i = 0; i < n_nodes; ++i)
+    sums[pass_of(o, &graph->nodes[i])] += weight_of(o, graph, &graph->nodes[i]);
+}
+
+void emudev_spread_ns(const options *o, const opipe_graph *graph, uint32_t stage,
+                      opipe_program *program) {
+  const bool given = o->run.n == 0 && are_passes_given(o);
+  double all[OPIPE_PASS_UPDATE] = {0}, sums[OPIPE_PASS_UPDATE] = {0};
+  sum_passes(o, graph, graph->n_nodes, all);
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    const opipe_node *node = &graph->nodes[n];
+    double ns = 0;
+    sums[pass_of(o, node)] += weight_of(o, graph, node);
+    for (uint32_t p = 0; p < OPIPE_PASS_UPDATE; ++p) {
+      uint64_t time = given ? 0 : program->time_ns;
+      if (given)
+        (void)time_of(&o->pass[p], stage, "", &time, NULL);
+      ns += all[p] > 0 ? sums[p] / all[p] * (double)time : 0;
+    }
+    for (uint32_t k = 0; k < node->n_out; ++k) {
+      const opipe_value *v = node->out[k] == OPIPE_NONE ? NULL : &graph->values[node->out[k]];
+      if (v != NULL && v->role == OPIPE_VALUE_GRADIENT)
+        program->places_ns[program->ends[v->slot]] = (uint64_t)ns;
+    }
+  }
+  for (uint32_t at = 1; at <= program->n_places; ++at) {
+    if (program->places_ns[at] < program->places_ns[at - 1])
+      program->places_ns[at] = program->places_ns[at - 1];
+  }
+  program->places_ns[program->n_places] = program->time_ns;
+}

@@ -278,6 +278,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   OPI_TRY(opi_batches_make(t, err));
   OPI_TRY(opi_meets_make(t, err));
   OPI_TRY(opi_moves_make(t, err));
+  OPI_TRY(opi_parts_find(t, err));
   OPI_TRY(opi_results_find(t, err));
   OPI_TRY(opi_touches_find(t, err));
   for (uint32_t i = 0; i < s->n_here; ++i)

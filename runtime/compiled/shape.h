@@ -130,6 +130,13 @@ typedef struct opi_move_run {
   uint32_t n_awaited;                     /* entries of it among the work queued ahead */
 } opi_move_run;
 
+/* A point of a program at which gradients are complete (partition/lists/passed.h). */
+typedef struct opi_part_run {
+  uint32_t instance; /* of the weights */
+  uint32_t place;    /* of its program; 0: before it */
+  uint32_t n;        /* gradients that are complete */
+} opi_part_run;
+
 typedef struct opi_compiled {
   opi_setup *setup;
   opi_shape *shape; /* index, signature, blocks of memory */
@@ -145,6 +152,8 @@ typedef struct opi_compiled {
   opi_message_run *messages; /* [n_messages] */
   opi_meets meets;
   opi_move_run *move_runs;   /* [n_moves] */
+  opi_part_run *part_runs;   /* by step, then place */
+  uint32_t *part_first;      /* [n_steps + 1] into part_runs; NULL: programs run as a whole */
   opi_pinned *offloads;      /* [n_ranks] host memory in which stashes wait */
   opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */

@@ -48,6 +48,7 @@ typedef struct opi_errand {
   uint64_t since_ns;    /* RUN: when it was queued */
   uint64_t number;      /* RUN: training steps before this one, for error messages */
   uint32_t program;     /* RUN: OPI_PROGRAM_*, for error messages */
+  bool later, more;     /* RUN of a part of a program: earlier parts ran, further ones follow */
 } opi_errand;
 
 typedef struct opi_ahead_entry {
@@ -82,10 +83,13 @@ struct opi_ahead {
 static inline bool opi_ahead_is_empty(const opi_rank *rank) {
   return rank->worker->ahead == NULL || rank->worker->ahead->n_in == rank->worker->ahead->n_out;
 }
-/* Is there room for one more entry, beside the reserved ones? */
-static inline bool opi_ahead_has_room(const opi_rank *rank) {
+/* Is there room for `n` more entries, beside the reserved ones? */
+static inline bool opi_ahead_has_room_for(const opi_rank *rank, uint32_t n) {
   return rank->worker->ahead == NULL ||
-         rank->worker->ahead->n_in - rank->worker->ahead->n_out < OPI_AHEAD - OPI_AHEAD_KEPT;
+         rank->worker->ahead->n_in - rank->worker->ahead->n_out + n <= OPI_AHEAD - OPI_AHEAD_KEPT;
+}
+static inline bool opi_ahead_has_room(const opi_rank *rank) {
+  return opi_ahead_has_room_for(rank, 1);
 }
 /* Are results still to be stored? */
 static inline bool opi_ahead_stores(const opi_rank *rank) {
@@ -137,6 +141,11 @@ static inline void opi_ahead_arrived(opi_rank *rank, opipe_event *ready) {
  * room for its entry. */
 opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
                              uint32_t n_scalars, opipe_error *err);
+
+/* The same of a program that gives the last gradients of its instance: in parts, between which sums
+ * of gradients start. There is room for OPI_PARTS_MOST + 1 entries. */
+opipe_status opi_program_run_parts(opi_rank *rank, opi_errand *work, opipe_binding *binding,
+                                   uint32_t n_scalars, opipe_error *err);
 
 /* Entries that are due call these, in programs.c, training.c, feed.c and interpret.c. `status` is
  * that of the run's event; at: the device's times, NULL: the host's. */

@@ -65,10 +65,12 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
                         atomic_load_explicit(&rank->worker->busy_ns, memory_order_relaxed) +
                             (span.end_ns - span.start_ns),
                         memory_order_relaxed);
+  if (run->ran != NULL && run->later)
+    span.start_ns = run->ran->span.start_ns;
   if (run->ran != NULL)
     *run->ran = (opi_ran){span, run->ran_number};
   if (status >= 0) {
-    if ((s->flags & OPIPE_SESSION_POISON) != 0)
+    if ((s->flags & OPIPE_SESSION_POISON) != 0 && !run->more)
       poison_freed(run->shape, run->step);
     return OPIPE_OK;
   }
@@ -84,18 +86,21 @@ opipe_status opi_step_ran(opi_rank *rank, const opi_errand *run, const opi_span 
   return status;
 }
 
-/* On an asynchronous device the program ends later, but an error may come at once. */
-opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
-                             uint32_t n_scalars, opipe_error *err) {
+/* Places `from` to `to` of a program; to 0: all of it. On an asynchronous device it ends later, but
+ * an error may come at once. */
+static opipe_status run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
+                        uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err) {
   const bool ahead = rank->worker->ahead != NULL;
+  const int64_t *scalars = opi_cursor_of(rank)->scalars;
   opipe_error local = OPIPE_ERROR_INIT;
   work->since_ns = opi_clock_ns();
   opi_rank_note(rank, ahead ? OPI_DOING_STEP : OPI_DOING_PROGRAM, work->step,
                 ahead ? 0 : work->since_ns);
   opipe_status status = opi_ahead_begin(rank, &local);
   if (status == OPIPE_OK) {
-    status = OPI_ASK_RANK(rank, run, &local, binding, rank->queue, opi_cursor_of(rank)->scalars,
-                          n_scalars);
+    status = to == 0 ? OPI_ASK_RANK(rank, run, &local, binding, rank->queue, scalars, n_scalars)
+                     : OPI_ASK_RANK(rank, run_part, &local, binding, rank->queue, scalars,
+                                    n_scalars, from, to);
   }
   if (!ahead)
     opi_rank_note(rank, OPI_DOING_STEP, work->step, 0);
@@ -106,6 +111,34 @@ opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *bi
   return status < 0 || (rank->setup->flags & OPIPE_SESSION_POISON) == 0
              ? status
              : opi_ahead_drain(rank, err);
+}
+
+opipe_status opi_program_run(opi_rank *rank, opi_errand *work, opipe_binding *binding,
+                             uint32_t n_scalars, opipe_error *err) {
+  return run(rank, work, binding, n_scalars, 0, 0, err);
+}
+
+opipe_status opi_program_run_parts(opi_rank *rank, opi_errand *work, opipe_binding *binding,
+                                   uint32_t n_scalars, opipe_error *err) {
+  const opi_compiled *t = work->shape;
+  const uint32_t index = (uint32_t)(work->step - t->lists->steps);
+  const uint32_t last = t->part_first[index + 1] - 1, end = t->part_runs[last].place;
+  uint32_t from = 0;
+  for (uint32_t i = t->part_first[index]; i <= last; ++i) {
+    const opi_part_run *part = &t->part_runs[i];
+    if (part->place > from) {
+      const bool whole = from == 0 && part->place == end;
+      work->more = part->place < end;
+      OPI_TRY(run(rank, work, binding, n_scalars, from, whole ? 0 : part->place, err));
+      work->later = true;
+      from = part->place;
+    }
+    if (part->n == 0) /* the program's end */
+      continue;
+    opi_cursor_of(rank)->passing = true;
+    OPI_TRY(opi_weights_pass(opi_weights_of(rank), part->instance, part->n, err));
+  }
+  return OPIPE_OK;
 }
 
 /* Copies rows that a backward cannot read where they lie. */

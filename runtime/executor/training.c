@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "partition/lists/passed.h"
 #include "runtime/executor/ahead.h"
 #include "runtime/executor/steps.h"
 
@@ -13,7 +14,7 @@ opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   uint32_t kept = 0;
-  if (cursor->n_reducing == 0)
+  if (cursor->n_reducing == 0 && !cursor->passing)
     return OPIPE_OK;
   const opipe_status status = opi_weights_progress(rank->setup->shapes->weights, rank->index, err);
   if (status < 0)
@@ -28,7 +29,8 @@ opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
       cursor->reducing[kept++] = index;
   }
   cursor->n_reducing = kept;
-  rank->worker->polls = rank->worker->polls || (kept != 0 && rank->worker->ahead != NULL);
+  rank->worker->polls =
+      rank->worker->polls || ((kept != 0 || cursor->passing) && rank->worker->ahead != NULL);
   return OPIPE_OK;
 }
 
@@ -92,6 +94,10 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
   }
   if (binding == OPIPE_NONE || (evaluate && opi_request_failed(request)))
     return OPIPE_OK;
+  const bool parts =
+      !evaluate && t->part_first != NULL && t->part_first[index] != t->part_first[index + 1];
+  if (parts && !opi_ahead_has_room_for(rank, OPI_PARTS_MOST + 1))
+    return OPIPE_PENDING;
   const opi_program_unit *unit =
       opi_unit_at(t, instance, opi_class_at(t, step->microbatch), program);
   /* The first forwards after a pause see the weights as their backwards will: one step old. */
@@ -108,9 +114,11 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
                      .number = step_number(t, request, cursor),
                      .program = program};
   set_scalars(rank, step, request->ticket, work.number);
-  return opi_program_run(rank, &work, unit->bindings[binding].sets[set],
-                         opi_scalar_count(opi_graphs_at(t, step->stage, step->microbatch)->scalars),
-                         err);
+  opipe_binding *bound = unit->bindings[binding].sets[set];
+  const uint32_t n_scalars =
+      opi_scalar_count(opi_graphs_at(t, step->stage, step->microbatch)->scalars);
+  return parts ? opi_program_run_parts(rank, &work, bound, n_scalars, err)
+               : opi_program_run(rank, &work, bound, n_scalars, err);
 }
 
 /* ---- the update ---- */
@@ -121,6 +129,7 @@ static void end_sums(const opi_compiled *t, const opi_rank *rank) {
   for (uint32_t i = 0; i < cursor->n_reducing; ++i)
     opi_ran_at(t, rank->index, cursor->reducing[i])->span.end_ns = opi_clock_ns();
   cursor->n_reducing = 0;
+  cursor->passing = false;
 }
 
 opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err) {

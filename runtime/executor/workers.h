@@ -31,6 +31,7 @@ typedef struct opi_cursor {
   opi_seat *busy;     /* shapes with sends that wait */
   uint32_t *reducing; /* [n_instances] REDUCE steps whose sums are under way; none in inference */
   uint32_t n_reducing;
+  bool passing;  /* sums of this mini-batch were started before its REDUCEs */
   uint32_t end;  /* the step behind the item's last */
   uint32_t part; /* inputs or results of the step being tried that are done */
   opi_item item;

@@ -31,6 +31,10 @@ static opipe_status make_bucket(opi_weights *w, const opi_weight_bucket *shape, 
     bucket->params[i]->bucket = bucket;
     bucket->params[i]->replicated = !shape->tied;
   }
+  if (bucket->collects && !shape->tied && !holder->synchronous && holder->env.elsewhere == 0) {
+    OPI_TRY(OPI_MAKE("backend", holder->env.backend, event_create, &bucket->ready, err,
+                     holder->env.device));
+  }
   for (uint32_t m = 0; m < shape->n_holders; ++m) {
     const uint64_t first = m == 0 ? 0 : shape->ends[m - 1];
     bucket->parts[m] = (shape->ends[m] - first) / sizeof(float);
@@ -77,8 +81,12 @@ opipe_status opi_buckets_open(opi_weights *w, opipe_error *err) {
 
 void opi_buckets_close(const opi_weights *w) {
   for (uint32_t i = 0; w->holders != NULL && i < w->n_holders; ++i) {
-    for (uint32_t k = 0; k < w->holders[i].n_buckets; ++k)
-      opi_member_close(w, &w->holders[i].buckets[k].member);
+    for (uint32_t k = 0; k < w->holders[i].n_buckets; ++k) {
+      opi_sum_bucket *b = &w->holders[i].buckets[k];
+      opi_member_close(w, &b->member);
+      if (b->ready != NULL)
+        opi_backend_of(&w->holders[i])->event_destroy(b->ready);
+    }
   }
 }
 
@@ -105,7 +113,8 @@ static opipe_collect collect_of(const opi_weights *w, const opi_sum_bucket *b, b
                          .n_to = b->shape->n_slots,
                          .from = gathers ? b->own : b->all,
                          .to = scatters ? b->own : b->all,
-                         .parts = gathers || scatters ? b->parts : NULL};
+                         .parts = gathers || scatters ? b->parts : NULL,
+                         .ready = !gathers && b->recorded ? b->ready : NULL};
 }
 
 static opipe_status start(opi_weights *w, opi_holder *holder, opi_sum_bucket *b, uint32_t set,
@@ -114,6 +123,7 @@ static opipe_status start(opi_weights *w, opi_holder *holder, opi_sum_bucket *b,
   list_regions(b, set);
   const opipe_status status = opi_collect_start(w, holder, &b->member, &what, err);
   b->started = status == OPIPE_OK;
+  b->recorded = b->recorded && !b->started;
   return status;
 }
 
@@ -126,8 +136,13 @@ static opipe_status end(opi_weights *w, opi_holder *holder, opi_sum_bucket *b, o
 
 /* ---- sums ---- */
 
-bool opi_bucket_complete(opi_sum_bucket *bucket) {
-  return ++bucket->n_complete == bucket->shape->n_slots && bucket->collects && !bucket->shape->tied;
+opipe_status opi_bucket_complete(opi_holder *holder, opi_sum_bucket *b, bool *out_due,
+                                 opipe_error *err) {
+  *out_due = ++b->n_complete == b->shape->n_slots && b->collects && !b->shape->tied;
+  if (!*out_due || b->ready == NULL)
+    return OPIPE_OK;
+  b->recorded = true;
+  return OPI_ASK("backend", holder->env.backend, event_record, err, holder->env.queue, b->ready);
 }
 
 opipe_status opi_bucket_start(opi_weights *w, opi_holder *holder, opi_sum_bucket *b,

@@ -261,9 +261,11 @@ static opipe_status make_ready(opi_holder *holder, opi_member *member, opipe_err
 opipe_status opi_collect_start(opi_weights *weights, opi_holder *holder, opi_member *member,
                                const opipe_collect *what, opipe_error *err) {
   opipe_collect own = *what;
-  own.ready = holder->ready;
   own.done = holder->done;
-  OPI_TRY(make_ready(holder, member, err));
+  if (own.ready == NULL) {
+    OPI_TRY(make_ready(holder, member, err));
+    own.ready = holder->ready;
+  }
   const opipe_status status = OPI_POLL("transport", &weights->transport, collect, err,
                                        member->collective, member->round, &own);
   if (status == OPIPE_OK) {

@@ -55,6 +55,8 @@ typedef struct opi_sum_bucket {
   uint32_t n_complete;       /* parameters whose gradient is complete in this mini-batch */
   bool collects;
   bool started, summed; /* in this mini-batch */
+  bool recorded;        /* `ready` is, for the sum that is due */
+  opipe_event *ready;   /* its gradients are complete; NULL on synchronous devices, of ties */
   opi_member member;
   opipe_region *all,
       *own;        /* [n_slots] of the collect at hand: whole masters, and the rank's parts */
@@ -101,6 +103,8 @@ typedef struct opi_part {
   uint32_t stage, replica, n_trained;
   uint32_t *trained; /* [n_trained] indices of the parameters that it reads, in the holder's list */
   uint32_t sum;      /* OPI_SUM_*; written by the rank */
+  uint32_t n_passed; /* of `trained`, from the last on: complete in this mini-batch */
+  bool reduced;      /* all are, as its list says */
 } opi_part;
 
 /* Phases of a step. */
@@ -229,7 +233,7 @@ bool opi_collects(const opi_weights *weights);
 opipe_status opi_collective_open(opi_weights *weights, opi_holder *const *holders, uint32_t n,
                                  const opipe_collective_params *params, opi_member *const *members,
                                  opipe_error *err);
-/* The same as start; ready and done are set here. */
+/* The same as start. ready: recorded already; NULL: it is set here, as is done. */
 opipe_status opi_collect_start(opi_weights *weights, opi_holder *holder, opi_member *member,
                                const opipe_collect *what, opipe_error *err);
 /* Without a transport: the parts of `bucket` go to all its holders once all have asked. */
@@ -240,8 +244,9 @@ opipe_status opi_plain_gather(opi_weights *weights, opi_holder *holder, opi_sum_
 /* Makes the ranks' sides of all buckets, and opens their groups. [control] */
 opipe_status opi_buckets_open(opi_weights *weights, opipe_error *err);
 void opi_buckets_close(const opi_weights *weights);
-/* A gradient of the bucket is complete. True: all are, and the bucket is due. */
-bool opi_bucket_complete(opi_sum_bucket *bucket);
+/* A gradient of the bucket is complete. *out_due: all are, and its sum is to start. */
+opipe_status opi_bucket_complete(opi_holder *holder, opi_sum_bucket *bucket, bool *out_due,
+                                 opipe_error *err);
 /* Starts the sum of a bucket that is due; OPIPE_PENDING: call again. */
 opipe_status opi_bucket_start(opi_weights *weights, opi_holder *holder, opi_sum_bucket *bucket,
                               opipe_error *err);

@@ -506,6 +506,18 @@ bool opi_weights_sums(const opi_weights *weights, uint32_t rank, uint32_t slot, 
   return true;
 }
 
+uint32_t opi_weights_trained(const opi_weights *weights, uint32_t instance, uint32_t *out_slots,
+                             uint32_t *out_buckets) {
+  const opi_part *part = &weights->parts[instance];
+  for (uint32_t i = 0; i < part->n_trained; ++i) {
+    const opi_weight_param *p = &part->holder->trained[part->trained[i]];
+    const bool sums = p->bucket != NULL && p->bucket->collects && !p->bucket->shape->tied;
+    out_slots[i] = p->slot;
+    out_buckets[i] = sums ? (uint32_t)(p->bucket - part->holder->buckets) : OPIPE_NONE;
+  }
+  return part->n_trained;
+}
+
 void opi_weights_close(opi_weights *weights) {
   if (weights == NULL)
     return;

@@ -21,22 +21,32 @@ static opipe_status complete(opi_holder *holder, opi_weight_param *p, opipe_erro
   p->summed = !p->replicated;
   OPI_TRY(OPI_ASK("backend", holder->env.backend, gradients_fold, err, holder->gradients,
                   holder->env.queue, p->slot));
-  if (p->bucket != NULL && opi_bucket_complete(p->bucket))
+  bool due = false;
+  if (p->bucket != NULL)
+    OPI_TRY(opi_bucket_complete(holder, p->bucket, &due, err));
+  if (due)
     holder->due[holder->n_due++] = (opi_due){.bucket = p->bucket};
   else if (!is_collected(p) && p->replicated)
     holder->due[holder->n_due++] = (opi_due){.param = p};
   return OPIPE_OK;
 }
 
-static opipe_status begin_sum(opi_part *part, opipe_error *err) {
+/* The gradients of the part's last `n` parameters are complete: a backward completes those first.
+ */
+static opipe_status pass(opi_part *part, uint32_t n, opipe_error *err) {
   opi_holder *holder = part->holder;
   part->sum = OPI_SUM_RUNS;
-  for (uint32_t i = 0; i < part->n_trained; ++i) {
-    opi_weight_param *p = &holder->trained[part->trained[i]];
+  while (part->n_passed < n) {
+    opi_weight_param *p = &holder->trained[part->trained[part->n_trained - ++part->n_passed]];
     if (++p->n_complete == p->n_readers)
       OPI_TRY(complete(holder, p, err));
   }
   return OPIPE_OK;
+}
+
+static opipe_status begin_sum(opi_part *part, opipe_error *err) {
+  part->reduced = true;
+  return pass(part, part->n_trained, err);
 }
 
 /* Starts what is due, in its order. OPIPE_PENDING: one does not start yet, nor those behind it. */
@@ -72,6 +82,8 @@ static opipe_status test_started(opi_weights *w, opi_holder *holder, opipe_error
 }
 
 static void end_part(opi_part *part) {
+  if (!part->reduced)
+    return;
   for (uint32_t i = 0; i < part->n_trained; ++i) {
     if (!part->holder->trained[part->trained[i]].summed)
       return;
@@ -98,12 +110,19 @@ static opipe_status advance_rank(opi_weights *w, opi_weight_rank *rank, opipe_er
 
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t index, opipe_error *err) {
   opi_part *part = &weights->parts[index];
-  if (part->sum != OPI_SUM_IDLE) {
+  if (part->reduced) {
     return opi_fail(err, OPIPE_E_STATE,
                     "stage %u, replica %u: its gradients are reduced a second time", part->stage,
                     part->replica);
   }
   OPI_TRY(begin_sum(part, err));
+  const opipe_status status = advance_rank(weights, &weights->ranks[part->holder->env.rank], err);
+  return status < 0 ? status : OPIPE_OK;
+}
+
+opipe_status opi_weights_pass(opi_weights *weights, uint32_t index, uint32_t n, opipe_error *err) {
+  opi_part *part = &weights->parts[index];
+  OPI_TRY(pass(part, n, err));
   const opipe_status status = advance_rank(weights, &weights->ranks[part->holder->env.rank], err);
   return status < 0 ? status : OPIPE_OK;
 }
@@ -123,7 +142,7 @@ bool opi_weights_is_summed(const opi_weights *weights, uint32_t index) {
 
 opipe_status opi_rank_sum(opi_weights *weights, opi_weight_rank *rank, opipe_error *err) {
   for (uint32_t i = 0; i < rank->n_parts; ++i) {
-    if (rank->parts[i]->sum == OPI_SUM_IDLE)
+    if (!rank->parts[i]->reduced)
       OPI_TRY(begin_sum(rank->parts[i], err));
   }
   return advance_rank(weights, rank, err);

@@ -337,8 +337,11 @@ static void end_step(opi_weight_rank *rank) {
   rank->started = rank->norms_given = rank->gathers = rank->updating = false;
   if (rank->holder != NULL)
     opi_buckets_end(rank->holder);
-  for (uint32_t i = 0; i < rank->n_parts; ++i)
+  for (uint32_t i = 0; i < rank->n_parts; ++i) {
     rank->parts[i]->sum = OPI_SUM_IDLE;
+    rank->parts[i]->n_passed = 0;
+    rank->parts[i]->reduced = false;
+  }
 }
 
 /* Reads the rank's own part of the table to the host, then gives it to the sum. */

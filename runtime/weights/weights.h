@@ -77,6 +77,10 @@ opipe_status opi_weights_open(const opi_weights_options *options, opi_weights **
  * in? Then that layout. */
 bool opi_weights_sums(const opi_weights *weights, uint32_t rank, uint32_t slot, uint64_t *out_key,
                       uint64_t *out_bytes);
+/* The instance's trained parameters: slots, rising, and for each the bucket that it is summed in
+ * (OPIPE_NONE: in none). Room for all that it reads. Returns their number. [control] */
+uint32_t opi_weights_trained(const opi_weights *weights, uint32_t instance, uint32_t *out_slots,
+                             uint32_t *out_buckets);
 void opi_weights_close(opi_weights *weights); /* before the endpoints; accepts NULL */
 /* Set `set` (0 .. n_versions - 1) of an instance, for bind. The version that a set holds changes
  * with every step: bind a program to each set, and run the binding of opi_weights_set_of(). NULL:
@@ -94,6 +98,10 @@ opipe_status opi_weights_begin(opi_weights *weights, uint32_t rank, opipe_error 
 /* Starts the sum of an instance's gradients, which are complete, over the replicas of its stage. To
  * be called once per mini-batch, or never: then the step does it. Does not wait: OPIPE_OK. */
 opipe_status opi_weights_reduce(opi_weights *weights, uint32_t instance, opipe_error *err);
+/* Says beforehand that the gradients of the `n` parameters of opi_weights_trained with the highest
+ * slots are complete, so that their sums start. */
+opipe_status opi_weights_pass(opi_weights *weights, uint32_t instance, uint32_t n,
+                              opipe_error *err);
 /* Makes progress with the rank's sums, when it is idle. OPIPE_OK: no sum is under way. */
 opipe_status opi_weights_progress(opi_weights *weights, uint32_t rank, opipe_error *err);
 /* Is there a sum of the rank that should have started, and has not yet? */

@@ -114,7 +114,7 @@ def two_kinds(count, folder):
     with open(cluster, "w", encoding="utf-8") as file:
         json.dump({"format": "onnx-pipe cluster 1", "devices": devices, "tiers": [{"latency_ns": 300, "bandwidth": 1e10}]}, file)
     orders = set()
-    for more in (["--stages", "3"], ["--stages", "2", "--replicas", "1"]):
+    for more in (["--stages", "3"], ["--stages", "2", "--replicas", "1", "--tensor", "1"]):
         asked = ["plan", DEMO, "--auto", "--cluster", cluster, "--bind", "batch=8,seq=16", *more]
         said = [int(d) for d in re.findall(r"(?m)^stage \d+ +layers .* on (\d+):", expect(count, "two kinds", asked, DONE))]
         plan = json.loads(expect(count, "two kinds", [*asked, "--json"], DONE))

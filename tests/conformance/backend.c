@@ -315,12 +315,37 @@ static void close_to(const char *what, const float *got, const double *wanted) {
   conf_check(true, "%s", what);
 }
 
+/* A run in all its parts, where the backend has them. */
+static void run_in_parts(const subject *s, const trainee *g) {
+#if OPIPE_ABI_MINOR >= 5
+  uint32_t end = OPIPE_NONE, n = OPIPE_NONE;
+  if (OPIPE_HAS(s->t, opipe_backend, run_part) && s->t->run_part != NULL) {
+    conf_ok(s->t->program_places(g->program, &end, &n, &err), &err, "program_places");
+    conf_check(n == 0 ? end == 0 : end > 0 && end <= n,
+               "a gradient is complete at place %u, the last is %u", end, n);
+    if (n != 0 && n != OPIPE_NONE) {
+      conf_error(s->t->run_part(g->binding, s->queue, NULL, 0, n, n, &err), OPIPE_E_INVALID, &err,
+                 "run_part of nothing");
+      conf_error(s->t->run_part(g->binding, s->queue, NULL, 0, 0, n + 1, &err), OPIPE_E_INVALID,
+                 &err, "run_part beyond the last place");
+      for (uint32_t at = 0; at < n; ++at)
+        conf_ok(s->t->run_part(g->binding, s->queue, NULL, 0, at, at + 1, &err), &err, "run_part");
+      return;
+    }
+  }
+#endif
+  conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
+}
+
 static void train_twice(const subject *s, const trainee *g, const float *x) {
   float got[N];
   double wanted[N], squares = 0, norm = 0;
   for (int k = 0; k < 2; ++k) {
     conf_ok(s->t->write(s->queue, &g->x, x, &err), &err, "write");
-    conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
+    if (k == 1)
+      run_in_parts(s, g);
+    else
+      conf_ok(s->t->run(g->binding, s->queue, NULL, 0, &err), &err, "run");
   }
   conf_ok(s->t->gradients_fold(g->gradients, s->queue, 0, &err), &err, "gradients_fold");
   conf_ok(s->t->sum_squares(s->queue, &g->number, &g->gradient, &err), &err, "sum_squares");

@@ -566,6 +566,19 @@ typedef struct opipe_backend {
    * each way, in bytes per second, when both ways are busy; 0, or a slot that is NULL: unknown.
    * Plans that offload stashes predict times with it. [any-thread] */
   opipe_status (*host_rate)(opipe_device *device, double *out_bytes_per_second, opipe_error *err);
+
+  /* -- runs in parts; both or neither; without them a program runs as a whole -- */
+  /* A run passes the places 0 to *out_n, in this order; 0: it has no parts. out_ends [n_params of
+   * the program's graph]: the place from which on a run writes no accumulator of that slot; 0: the
+   * program has none, or no parts. [control] */
+  opipe_status (*program_places)(const opipe_program *program, uint32_t *out_ends, uint32_t *out_n,
+                                 opipe_error *err);
+  /* The part of a run from place `from` to place `to`, from < to. Parts that follow each other from
+   * 0 to the last place give the bits of `run`, with the same scalars in each; between them
+   * nothing else runs in the binding's arena slot. Errors: those of run; INVALID: no such part.
+   * [step:queue] */
+  opipe_status (*run_part)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                           uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err);
 #endif
 } opipe_backend;
 

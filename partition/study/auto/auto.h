@@ -59,9 +59,8 @@ typedef struct opi_auto {
   uint64_t memory_bytes; /* cap of every device, in addition to its own; 0: none */
   uint64_t spare_bytes;  /* left free on every device that has a cap */
   bool allow_stale;      /* allows schedules with delayed weights */
-  bool groups;       /* sessions divide the layers' model among tensor groups: if nothing else fits
-                        under the caps, or a width is given, widths above 1 and sharded optimizers
-                        are candidates */
+  bool groups;       /* sessions divide the layers' model among tensor groups: widths above 1 and
+                        sharded optimizers are candidates, too */
   bool widens;       /* they are: set by the search */
   bool hypothetical; /* allows plans that no session executes: scattered messages, tensor groups
                         with slices, halves or replicas of single stages, or without a model */

@@ -51,7 +51,8 @@ static opipe_status make_works(builder *b) {
   for (uint32_t i = 0; i < l->n_works; ++i) {
     const opi_playlist_work *w = &l->works[i];
     works[i] = (opi_play_work){w->ns, w->take_bytes, w->give_bytes};
-    b->work_at[w->piece * OPI_PROGRAMS + w->pass] = i;
+    if (w->part == 0)
+      b->work_at[w->piece * OPI_PROGRAMS + w->pass] = i;
   }
   b->play->work = works;
   return OPIPE_OK;
@@ -59,10 +60,14 @@ static opipe_status make_works(builder *b) {
 
 static opipe_status add_compute(builder *b, const opi_playlist_item *item, uint32_t i,
                                 uint32_t batch) {
-  const uint32_t work = b->work_at[item->at * OPI_PROGRAMS + item->pass];
-  if (work == OPIPE_NONE) {
-    return opi_fail(b->err, OPIPE_E_INVALID, "pass %u of piece %u is played and has no time",
-                    item->pass, item->at);
+  const opi_playlist_work *works = b->list->works;
+  const uint32_t whole = b->work_at[item->at * OPI_PROGRAMS + item->pass];
+  const uint32_t work = whole == OPIPE_NONE ? OPIPE_NONE : whole + item->part;
+  if (work >= b->list->n_works || works[work].piece != item->at || works[work].pass != item->pass ||
+      works[work].part != item->part) {
+    return opi_fail(b->err, OPIPE_E_INVALID,
+                    "pass %u of piece %u, part %u, is played and has no time", item->pass, item->at,
+                    item->part);
   }
   return add_op(b, OPI_PLAY_COMPUTE, work, i, batch);
 }

@@ -367,6 +367,14 @@ static opipe_status sum(opipe_queue *queue, uint32_t dtype, const opipe_region *
   return seeded("sum-of-any-type") ? OPIPE_OK : status;
 }
 
+static opipe_status run_part(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                             uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err) {
+  const opipe_status status = real.run_part(binding, queue, scalars, n_scalars, from, to, err);
+  return status == OPIPE_OK && seeded("parts-twice")
+             ? real.run_part(binding, queue, scalars, n_scalars, from, to, err)
+             : status;
+}
+
 void seeded_damage(void *table) {
   opipe_backend *t = table;
   memset(&real, 0, sizeof real);
@@ -401,6 +409,8 @@ void seeded_damage(void *table) {
   t->add = add;
   if (OPIPE_HAS(t, opipe_backend, sum) && t->sum != NULL)
     t->sum = sum;
+  if (OPIPE_HAS(t, opipe_backend, run_part) && t->run_part != NULL)
+    t->run_part = run_part;
   if (seeded("table-half-of-training"))
     t->update = NULL;
 }

@@ -227,6 +227,7 @@ BACKEND = {
     "sum-falling": "is not that of rising order",
     "sum-of-fewer": "is not that of rising order",
     "sum-of-any-type": "a sum of int64: status 0",
+    "parts-twice": "training: gradient: element",
     "run-reads-arena": "results depend on what the arena",
 }
 

@@ -10,6 +10,7 @@
 
 #include "partition/study/simulate/plan_play.h"
 
+enum { BUCKETS_TIMES = 8 }; /* passes of `buckets` take so many times the others' */
 enum { STAGES_MOST = 16, TEXT = 1024, TRIES = 12, IN_FLIGHT = 11, CLASSES = 32 };
 static const double FORWARD_MS = 28, INPUT_MS = 20, WEIGHT_MS = 16, PROGRAM_MS = 4, NEAR = 0.015;
 
@@ -32,6 +33,7 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .follow = true},
     {"1f1b", "tag", TIED, 4, 1, 8, 1, 1000, 1e6, .tied = true},
     {"gpipe", "tag", NULL, 2, 1, 2, 1, 1000, 4e6, .tensor = 2},
+    {"gpipe", "tag", NULL, 1, 1, 1, 2, 500, 200e6, .buckets = true},
     {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 3000, 1e6, .unequal = true},
     {"interleaved:chunks=2", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 0},
     {"zb-h1", "tag", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
@@ -54,7 +56,9 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .clips = true, .follow = true},
     {"dualpipev", "tag", QUARTERS, 4, 2, 4, 1, 1000, 2e6, .tensor = 2},
     {"zb-h1", "blocking", HALVES, 4, 1, 4, 1, 500, 4e6, .tensor = 2},
-    {"1f1b", "tag", HALVES, 4, 1, 4, 2, 500, 4e6, .tensor = 2}};
+    {"1f1b", "tag", HALVES, 4, 1, 4, 2, 500, 4e6, .tensor = 2},
+    {"gpipe", "tag", NULL, 1, 1, 1, 2, 500, 200e6, .buckets = true, .shard = true},
+    {"1f1b", "tag", NULL, 2, 1, 2, 2, 500, 100e6, .buckets = true}};
 
 typedef struct trial {
   kit k;
@@ -65,6 +69,133 @@ typedef struct trial {
   double simulated_ns;
   double ends_ns[IN_FLIGHT]; /* 0: not yet measured */
 } trial;
+
+double simulated_pass_ns(uint32_t phase) {
+  const double ms[] = {FORWARD_MS, INPUT_MS, WEIGHT_MS};
+  return ms[phase] * BUCKETS_TIMES * 1e6;
+}
+
+/* ---- a model file: the messages of a chain of products and its mean ---- */
+
+typedef struct message {
+  unsigned char bytes[4096];
+  size_t n;
+} message;
+
+static void put_number(message *m, uint64_t value) {
+  for (; value >= 128; value >>= 7)
+    m->bytes[m->n++] = (unsigned char)(value | 128);
+  m->bytes[m->n++] = (unsigned char)value;
+}
+
+static void put_varint(message *m, uint32_t field, uint64_t value) {
+  put_number(m, field << 3);
+  put_number(m, value);
+}
+
+/* The head of a field of n bytes, and what of them there is. */
+static void put_bytes(message *m, uint32_t field, const void *data, size_t n) {
+  put_number(m, field << 3 | 2);
+  put_number(m, n);
+  if (data != NULL)
+    memcpy(m->bytes + m->n, data, n);
+  m->n += data != NULL ? n : 0;
+}
+
+static void put_text(message *m, uint32_t field, const char *text) {
+  put_bytes(m, field, text, strlen(text));
+}
+
+static void put_message(message *m, uint32_t field, const message *inner) {
+  put_bytes(m, field, inner->bytes, inner->n);
+}
+
+static void put_node(message *graph, const char *op, const char *a, const char *b, const char *to) {
+  message node = {.n = 0};
+  put_text(&node, 1, a);
+  if (b != NULL)
+    put_text(&node, 1, b);
+  put_text(&node, 2, to);
+  put_text(&node, 3, to);
+  put_text(&node, 4, op);
+  if (b == NULL && strcmp(op, "ReduceMean") == 0) {
+    message keep = {.n = 0};
+    put_text(&keep, 1, "keepdims");
+    put_varint(&keep, 3, 0);
+    put_varint(&keep, 20, 2);
+    put_message(&node, 5, &keep);
+  }
+  put_message(graph, 1, &node);
+}
+
+/* A float value: [batch, width], or a scalar. */
+static void put_value(message *graph, uint32_t field, const char *name, bool scalar) {
+  message batch = {.n = 0}, width = {.n = 0}, shape = {.n = 0}, tensor = {.n = 0}, type = {.n = 0},
+          value = {.n = 0};
+  put_text(&batch, 2, "batch");
+  put_varint(&width, 1, SIMULATED_WIDTH);
+  if (!scalar) {
+    put_message(&shape, 1, &batch);
+    put_message(&shape, 1, &width);
+  }
+  put_varint(&tensor, 1, 1);
+  put_message(&tensor, 2, &shape);
+  put_message(&type, 1, &tensor);
+  put_text(&value, 1, name);
+  put_message(&value, 2, &type);
+  put_message(graph, field, &value);
+}
+
+/* All weights are 0: nothing is computed. */
+static void write_chain(const char *path) {
+  const size_t n_bytes = (size_t)SIMULATED_WIDTH * SIMULATED_WIDTH * sizeof(float);
+  message heads[SIMULATED_BUCKETS] = {{.n = 0}}, graph = {.n = 0}, opset = {.n = 0},
+          model = {.n = 0};
+  uint64_t n_graph = 0;
+  char from[16] = "x";
+  put_text(&graph, 2, "chain");
+  put_value(&graph, 11, "x", false);
+  put_value(&graph, 12, "loss", true);
+  for (int i = 0; i < SIMULATED_BUCKETS; ++i) {
+    message tensor = {.n = 0};
+    char weight[16], product[16], to[16];
+    (void)snprintf(weight, sizeof weight, "w%d", i);
+    (void)snprintf(product, sizeof product, "p%d", i);
+    (void)snprintf(to, sizeof to, "h%d", i);
+    put_node(&graph, "MatMul", from, weight, product);
+    put_node(&graph, "Relu", product, NULL, to);
+    memcpy(from, to, sizeof from);
+    put_varint(&tensor, 1, SIMULATED_WIDTH);
+    put_varint(&tensor, 1, SIMULATED_WIDTH);
+    put_varint(&tensor, 2, 1);
+    put_text(&tensor, 8, weight);
+    put_bytes(&tensor, 9, NULL, n_bytes);
+    put_number(&heads[i], 5 << 3 | 2);
+    put_number(&heads[i], tensor.n + n_bytes);
+    memcpy(heads[i].bytes + heads[i].n, tensor.bytes, tensor.n);
+    heads[i].n += tensor.n;
+    n_graph += heads[i].n + n_bytes;
+  }
+  put_node(&graph, "ReduceMean", from, NULL, "loss");
+  put_varint(&opset, 2, 13);
+  put_varint(&model, 1, 8);
+  put_message(&model, 8, &opset);
+  put_number(&model, 7 << 3 | 2);
+  put_number(&model, graph.n + n_graph);
+  void *zeros = calloc(1, n_bytes);
+  FILE *file = fopen(path, "wb");
+  OPI_ASSERT_FATAL(zeros != NULL && file != NULL);
+  bool good = fwrite(model.bytes, 1, model.n, file) == model.n &&
+              fwrite(graph.bytes, 1, graph.n, file) == graph.n;
+  for (int i = 0; i < SIMULATED_BUCKETS; ++i) {
+    good = good && fwrite(heads[i].bytes, 1, heads[i].n, file) == heads[i].n &&
+           fwrite(zeros, 1, n_bytes, file) == n_bytes;
+  }
+  OPI_ASSERT_FATAL(good && fclose(file) == 0);
+  free(zeros);
+}
+
+/* ---- trials ---- */
 
 static uint64_t now_ns(void) {
   struct timespec t;
@@ -91,7 +222,8 @@ static void describe(trial *t, const simulated_case *c) {
     at += snprintf(t->device + at, TEXT - (size_t)at, ",time_us=%.0f", PROGRAM_MS * 1e3);
   for (uint32_t p = 0; p < 3; ++p) {
     for (uint32_t s = 0; s < n; ++s)
-      t->ms[p][s] = all[p] / c->chunks * (c->unequal ? weights[s % OPI_COUNT(weights)] : 1);
+      t->ms[p][s] = all[p] / c->chunks * (c->unequal ? weights[s % OPI_COUNT(weights)] : 1) *
+                    (c->buckets ? BUCKETS_TIMES : 1);
     if (c->tensor == 0)
       at += put_times(t->device + at, TEXT - (size_t)at, keys[p], t->ms[p], n);
   }
@@ -133,7 +265,15 @@ static void open_trial(trial *t, const simulated_case *c) {
           .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.05, .clip_norm = c->clips ? 1 : 0}}};
   const char *model =
       c->tied ? "tests/data/gpt_8block/model.onnx" : "tests/data/llama_8block/model.onnx";
-  OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source(model), 16, 8), &t->k.err);
+  t->plan.spec.optimizer.shard = c->shard;
+  if (c->buckets) {
+    const char *chain = opi_test_build("tests/chain.onnx");
+    write_chain(chain);
+    t->plan.spec.loss = (opi_loss){.kind = OPI_LOSS_OUTPUT};
+    OPI_ASSERT_OK_FATAL(kit_open(&t->k, chain, 16, 8), &t->k.err);
+  } else {
+    OPI_ASSERT_OK_FATAL(kit_open(&t->k, opi_test_source(model), 16, 8), &t->k.err);
+  }
   OPI_ASSERT_OK_FATAL(kit_plan(&t->k, &t->plan), &t->k.err);
 }
 

@@ -20,14 +20,19 @@ typedef struct simulated_case {
   uint32_t tensor; /* members of a tensor group, counted in n_ranks; every program takes one time;
                       0: none */
   bool queued;     /* asynchronous devices, programs an eighth as long: measured on their clock */
+  bool buckets;    /* a chain of products whose gradients are a bucket each */
+  bool shard;      /* the optimizer's state is shared out */
 } simulated_case;
 
 /* The first SIMULATED_COVER have one of every kind. */
-enum { SIMULATED_CASES = 31, SIMULATED_COVER = 8 };
+enum { SIMULATED_CASES = 34, SIMULATED_COVER = 9 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
 /* By the plan's own clock, which knows nothing of sums over ranks, and played, in ns. */
 void simulated_play(const simulated_case *c, double *out_planned, double *out_played);
+/* Gradients of `buckets`: how many, the bytes of each, and the times of a stage's passes in ns. */
+enum { SIMULATED_BUCKETS = 5, SIMULATED_WIDTH = 1024 };
+double simulated_pass_ns(uint32_t phase);
 /* The best of some steps of a session is within 1.5 % of what was simulated. Fails the test where
  * it is not. */
 void simulated_run(const simulated_case *c);
