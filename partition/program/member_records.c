@@ -38,7 +38,7 @@ opipe_status opi_members_split(const opi_decision *plan, opi_cut_model *model, o
   model->splits = OPI_ARENA_ARRAY(&model->arena, bool, n);
   if (has == NULL || model->sums == NULL || model->splits == NULL)
     return opi_fail_nomem(err, n, "stretches");
-  for (uint32_t k = 0; k < model->n_members; ++k)
+  for (uint32_t k = 0; k < opi_model_graphs(model); ++k)
     note_nodes(&model->variants[model->base].slices[k], model->sums, has);
   /* gradients of weights that are summed at once leave nothing to compute behind the sum */
   for (uint32_t i = 0; i < n; ++i) {
@@ -78,11 +78,10 @@ static bool is_split(const record_walk *w, uint32_t place) {
 }
 
 static opipe_action at_place(const record_walk *w, uint32_t place, uint32_t pass) {
-  const opi_piece_place at = {.member = w->member, .place = place};
   opipe_action out = *w->from;
   out.pass = (uint8_t)pass;
   out.flags &= ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT;
-  out.stage = out.stage * w->model->n_pieces + opi_piece_at_place(w->plan, at);
+  opi_action_place(w->plan, w->model, place, w->member, &out);
   return out;
 }
 
