@@ -106,7 +106,8 @@ typedef struct dividing {
   const opi_decision *plan;
   const opi_bind_options *base;
   const opi_bound *bound;
-  opi_shards **out; /* in the variant */
+  opi_shards **out;     /* in the variant */
+  opi_choices *choices; /* of all members; NULL: none */
 } dividing;
 
 /* whole: an output that must be whole in every member; NULL: none. */
@@ -115,6 +116,7 @@ static opipe_status divide(const dividing *d, const char *whole, opipe_error *er
                                .flags = opi_tensor_flags(d->plan),
                                .whole = &whole,
                                .n_whole = whole == NULL ? 0 : 1,
+                               .choices = d->choices,
                                .evaluator = d->base->evaluator,
                                .allocator = d->plan->allocator};
   opi_shards_free(*d->out);
@@ -152,7 +154,9 @@ opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options
     variant->shards = OPI_ARENA_ARRAY(&model->arena, opi_shards *, model->n_slices);
   if (variant->shards == NULL)
     return opi_fail_nomem(err, model->n_slices * sizeof *variant->shards, "tensor groups");
-  const dividing d = {plan, base, bound, &variant->shards[slice]};
+  opi_choices *choices = variant->choices[0];
+  const dividing d = {plan, base, bound, &variant->shards[slice],
+                      choices == NULL ? NULL : &choices[slice * model->n_members]};
   *out_classes = NULL;
   OPI_TRY(divide_for_loss(&d, target, &model->arena, out_classes, err));
   const opi_shards *shards = variant->shards[slice];

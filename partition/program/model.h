@@ -51,6 +51,8 @@ typedef struct opi_variant {
   opi_token_slice **tokens;  /* [n_slices] owned; NULL: whole sequences, or derived */
   opi_shards **shards;       /* [n_slices] tensor groups: own the members' graphs; NULL: none, or
                                 derived */
+  opi_choices *choices[2];   /* [n_slices * width] what members' graphs, and their training graphs,
+                                have without effect; NULL: other rows are not divided anew */
 } opi_variant;
 
 /* The bound graph of a slice, or of whole sequences; of a variant that is not derived. */
@@ -204,6 +206,7 @@ typedef struct opi_train_member {
   const opi_bound *whole; /* the graph that is divided */
   const opi_shard_member *of;
   const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
+  opi_choices *choices;               /* of its training graph; NULL: none */
 } opi_train_member;
 /* masks.c: the graph `bound` of a micro-batch `whole`, or of a slice or member of it, with masks
  * given by the run's scalars, if it drops anything: out_slice's graph and scalars. member: whose

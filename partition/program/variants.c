@@ -59,6 +59,12 @@ void opi_variants_free(opi_cut_model *model) {
     empty(model, &model->variants[model->base]);
 }
 
+/* Whether members' graphs for other numbers of rows are divided anew: their rows do not scale with
+ * those of the batch. */
+static bool divides_anew(const making *m) {
+  return m->plan->division.sequence && m->model->n_members > 1 && m->model->n_variants > 1;
+}
+
 static opipe_status make_slices(const making *m, opi_variant *variant, opipe_error *err) {
   const uint32_t n = opi_model_graphs(m->model);
   variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_variant_slice, n);
@@ -211,7 +217,9 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
     opi_variant_slice *slice = &variant->slices[first + i];
     const opi_shard_member *of = &variant->shards[k]->members[i];
     const opi_divided_classes classes = {parts, model->n_members, i};
-    const opi_train_member member = {bound, of, parts == NULL ? NULL : &classes};
+    const opi_train_member member = {
+        bound, of, parts == NULL ? NULL : &classes,
+        variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i]};
     if (tokens != NULL)
       OPI_TRY(take_tokens(m, tokens, of, slice, err));
     OPI_TRY(differentiate(m, tokens == NULL ? of->bound : variant->bound, of->bound, &member, slice,
@@ -251,6 +259,33 @@ static const opi_token_slice *tokens_of(const opi_variant *variant, uint32_t sli
   return variant->tokens == NULL ? NULL : variant->tokens[slice];
 }
 
+/* If other numbers of rows are divided anew, what the base has without effect is noted. */
+static opipe_status record_choices(const making *m, opi_variant *base, opipe_error *err) {
+  opi_arena *arena = &m->model->arena;
+  const uint32_t n = opi_model_graphs(m->model);
+  for (uint32_t i = 0; divides_anew(m) && i < OPI_COUNT(base->choices); ++i) {
+    base->choices[i] = OPI_ARENA_ARRAY(arena, opi_choices, n);
+    if (base->choices[i] == NULL)
+      return opi_fail_nomem(err, n * sizeof(opi_choices), "graphs");
+    for (uint32_t k = 0; k < n; ++k)
+      base->choices[i][k].arena = arena;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status repeat_choices(const making *m, const opi_variant *base, opi_variant *variant,
+                                   opipe_error *err) {
+  const uint32_t n = opi_model_graphs(m->model);
+  for (uint32_t i = 0; i < OPI_COUNT(base->choices); ++i) {
+    variant->choices[i] = opi_arena_copy(&m->model->arena, base->choices[i], n * sizeof(opi_choices));
+    if (variant->choices[i] == NULL)
+      return opi_fail_nomem(err, n * sizeof(opi_choices), "graphs");
+    for (uint32_t k = 0; k < n; ++k)
+      variant->choices[i][k].repeats = true;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status cut_tokens(const making *m, opi_variant *variant, opipe_error *err) {
   opi_cut_model *model = m->model;
   if (model->n_slices == 1)
@@ -267,6 +302,7 @@ static opipe_status bind_variant(const making *m, bool first, opi_variant *varia
   OPI_TRY(make_slices(m, variant, err));
   OPI_TRY(bind_whole(m, first, variant, err));
   if (first) {
+    OPI_TRY(record_choices(m, variant, err));
     OPI_TRY(
         opi_token_axes_find(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
   }
@@ -360,8 +396,7 @@ static opipe_status derive_whole(const making *m, const opi_bound *base, const o
   return opi_graph_with_rows(base->graph, probe->graph, change, arena, &whole->graph, err);
 }
 
-/* Divides the whole graph for the variant's rows: rows of members do not scale with those of the
- * batch. */
+/* Divides the whole graph for the variant's rows. */
 static opipe_status divide_variant(const making *m, const opi_variant *base,
                                    const opi_variant *probe, opi_variant *variant,
                                    opipe_error *err) {
@@ -371,6 +406,7 @@ static opipe_status divide_variant(const making *m, const opi_variant *base,
   OPI_TRY(derive_whole(m, base->bound, probe->bound, &change, &whole, err));
   variant->bound = whole;
   OPI_TRY(make_slices(m, variant, err));
+  OPI_TRY(repeat_choices(m, base, variant, err));
   for (uint32_t k = 0; k < model->n_slices; ++k) {
     opi_token_slice *tokens = NULL;
     if (base->tokens != NULL) {
@@ -394,7 +430,7 @@ static opipe_status divide_variant(const making *m, const opi_variant *base,
 static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
   opi_cut_model *model = m->model;
   opi_variant probe = {.rows = probe_rows};
-  const bool divides = m->plan->division.sequence && model->n_members > 1;
+  const bool divides = divides_anew(m);
   opipe_status status =
       divides ? bind_whole(m, false, &probe, err) : bind_variant(m, false, &probe, err);
   if (status == OPIPE_OK && divides) {
