@@ -5,10 +5,9 @@
 
 #include "partition/lists/listing.h"
 
-/* The cut's meeting of a record; NULL: nothing is summed there. A whole backward has the sums of
- * its two halves' places in one record, so each phase has a meeting of its own only if it is the
- * only one. */
-static const opi_group_meeting *meeting_of(const opi_cut *cut, const opipe_action *action) {
+/* The cut's meeting of a record: of a whole backward, of both its phases. False: nothing is summed
+ * there. */
+static bool find_meeting(const opi_cut *cut, const opipe_action *action, opi_group_meeting *out) {
   const uint32_t phases = opi_program_phases(opi_action_program(action));
   uint32_t low = 0, high = cut->n_meetings;
   while (low < high) {
@@ -18,11 +17,17 @@ static const opi_group_meeting *meeting_of(const opi_cut *cut, const opipe_actio
     else
       high = middle;
   }
+  out->n_values = 0;
   for (; low < cut->n_meetings && cut->meetings[low].at == action->stage; ++low) {
-    if ((phases & 1u << cut->meetings[low].phase) != 0)
-      return &cut->meetings[low];
+    const opi_group_meeting *m = &cut->meetings[low];
+    if ((phases & 1u << m->phase) == 0)
+      continue;
+    const uint32_t n_before = out->n_values;
+    if (n_before == 0)
+      *out = *m;
+    out->n_values = n_before + m->n_values;
   }
-  return NULL;
+  return out->n_values != 0;
 }
 
 static uint64_t bytes_of(const opi_group_meeting *from) {
@@ -98,11 +103,11 @@ opipe_status opi_listing_group_sums(opi_listing *l) {
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const opi_cut *cut = l->cuts[opi_row_class_of(plan->whole, action->microbatch)];
-    const opi_group_meeting *from = action->rank % width == 0 ? meeting_of(cut, action) : NULL;
-    if (from == NULL)
+    opi_group_meeting from;
+    if (action->rank % width != 0 || !find_meeting(cut, action, &from))
       continue;
     l->groups.meeting_at[a] = l->lists->n_meetings;
-    OPI_TRY(add_meeting(l, from, action));
+    OPI_TRY(add_meeting(l, &from, action));
   }
   follow_members(l);
   return list_awaits(l);

@@ -279,8 +279,9 @@ static bool same_heads(const opi_composing *m, uint32_t dst_cell, uint32_t src_c
                                    a->states[past->state_index].past);
   const opi_port_part *y = part_of(b->graph->outputs, b->output_parts, b->graph->n_outputs,
                                    b->states[present->state_index].present);
-  return x == NULL || y == NULL || (x->axis == y->axis && x->n_runs == y->n_runs &&
-         (x->n_runs == 0 || memcmp(x->runs, y->runs, x->n_runs * sizeof *x->runs) == 0));
+  return x == NULL || y == NULL ||
+         (x->axis == y->axis && x->n_runs == y->n_runs &&
+          (x->n_runs == 0 || memcmp(x->runs, y->runs, x->n_runs * sizeof *x->runs) == 0));
 }
 
 static opipe_status route_state(opi_composing *m, uint32_t dst_cell) {

@@ -108,43 +108,35 @@ static bool stands_at(const opi_variant_slice *slice, uint32_t node, uint32_t at
   return slice->stage[node] == at && phase_of(&slice->graph->nodes[node]) == phase;
 }
 
-/* Lists the meeting of a phase in a piece of member 0, if there is one. */
-static opipe_status list_meeting(opi_composing *m, const slice_collectives *from, uint32_t piece,
-                                 uint32_t phase) {
+/* Lists the meetings in a piece of member 0, by phase. Their values follow each other: a whole
+ * backward makes those of I and W at once. */
+static opipe_status list_meetings(opi_composing *m, const slice_collectives *from, uint32_t piece) {
   opi_cut *c = m->cut;
   const opi_variant_slice *slice = slice_of(m, piece);
-  const uint32_t at = piece / m->n_pieces;
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < from->n; ++i)
-    n += stands_at(slice, from->nodes[0][i], at, phase);
-  if (n == 0)
-    return OPIPE_OK;
-  opi_group_value *values = OPI_ARENA_ARRAY(&c->arena, opi_group_value, n);
-  if (values == NULL || !opi_arena_grow(&c->arena, (void **)&c->meetings, &m->room_meetings,
-                                        c->n_meetings + 1, sizeof *c->meetings))
-    return opi_fail_nomem(m->err, n * sizeof *values, "pieces");
-  c->meetings[c->n_meetings++] = (opi_group_meeting){.at = piece,
-                                                     .stage = at / m->model->n_places,
-                                                     .place = at % m->model->n_places,
-                                                     .phase = phase,
-                                                     .n_values = n,
-                                                     .values = values};
+  const uint32_t at = piece / m->n_pieces, phases = m->pieces[piece].phases;
+  uint32_t n[OPI_PHASES] = {0}, all = 0;
   for (uint32_t i = 0; i < from->n; ++i) {
-    if (stands_at(slice, from->nodes[0][i], at, phase))
-      OPI_TRY(describe(m, from, i, piece, values++));
+    const uint32_t node = from->nodes[0][i], phase = phase_of(&slice->graph->nodes[node]);
+    n[phase] += slice->stage[node] == at && (phases & 1u << phase) != 0;
   }
-  return OPIPE_OK;
-}
-
-/* A whole backward meets once at a place (lists/group_sums.c). */
-static opipe_status check_meetings(const opi_composing *m) {
-  const opi_cut *c = m->cut;
-  for (uint32_t i = 1; i < c->n_meetings; ++i) {
-    const opi_group_meeting *a = &c->meetings[i - 1], *b = &c->meetings[i];
-    if (a->at == b->at && a->phase == OPI_PHASE_I && b->phase == OPI_PHASE_W &&
-        (c->used[a->at] & 1u << OPI_PROGRAM_B) != 0) {
-      return opi_fail(m->err, OPIPE_E_INTERNAL, "'%s' and '%s' are made at one place of a backward",
-                      a->values[0].name, b->values[0].name);
+  for (uint32_t phase = 0; phase < OPI_PHASES; ++phase)
+    all += n[phase];
+  opi_group_value *values = OPI_ARENA_ARRAY(&c->arena, opi_group_value, (size_t)all + 1);
+  if (values == NULL || !opi_arena_grow(&c->arena, (void **)&c->meetings, &m->room_meetings,
+                                        c->n_meetings + OPI_PHASES, sizeof *c->meetings))
+    return opi_fail_nomem(m->err, all * sizeof *values, "pieces");
+  for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
+    if (n[phase] == 0)
+      continue;
+    c->meetings[c->n_meetings++] = (opi_group_meeting){.at = piece,
+                                                       .stage = at / m->model->n_places,
+                                                       .place = at % m->model->n_places,
+                                                       .phase = phase,
+                                                       .n_values = n[phase],
+                                                       .values = values};
+    for (uint32_t i = 0; i < from->n; ++i) {
+      if (stands_at(slice, from->nodes[0][i], at, phase))
+        OPI_TRY(describe(m, from, i, piece, values++));
     }
   }
   return OPIPE_OK;
@@ -158,10 +150,8 @@ opipe_status opi_pieces_meet(opi_composing *m) {
   for (uint32_t k = 0; k < n_slices; ++k)
     OPI_TRY(list_collectives(m, k, &all[k]));
   for (uint32_t v = 0; v < m->cut->n_stages; v += width) {
-    for (uint32_t phase = 0; phase < OPI_PHASES; ++phase) {
-      if ((m->pieces[v].phases & 1u << phase) != 0)
-        OPI_TRY(list_meeting(m, &all[m->pieces[v].slice], v, phase));
-    }
+    if (opi_piece_place_of(m->plan, v % m->model->n_pieces).place % 2 == 1)
+      OPI_TRY(list_meetings(m, &all[m->pieces[v].slice], v));
   }
-  return check_meetings(m);
+  return OPIPE_OK;
 }

@@ -13,10 +13,10 @@
 typedef struct param_rows {
   const opi_variant *base;
   opi_cut_model *model;
-  opi_cut *own;                 /* the table under construction; NULL: it is done, or the master's */
-  const opi_cut *table;         /* own, or the master's */
-  opi_map *first;               /* by name: the first row */
-  uint32_t *next;               /* [rows] the next row of the same name; OPIPE_NONE */
+  opi_cut *own;         /* the table under construction; NULL: it is done, or the master's */
+  const opi_cut *table; /* own, or the master's */
+  opi_map *first;       /* by name: the first row */
+  uint32_t *next;       /* [rows] the next row of the same name; OPIPE_NONE */
   const opi_param_part **parts; /* [rows] */
   uint32_t room_sources, room_trained, room_next, room_parts;
   opipe_error *err;
@@ -85,13 +85,12 @@ static opipe_status describe_part(param_rows *l, uint32_t graph, const opi_shard
   opi_param_part *part = OPI_ARENA_NEW(&l->model->arena, opi_param_part);
   if (part == NULL)
     return opi_fail_nomem(err, sizeof *part, "a part of a parameter");
-  *part =
-      (opi_param_part){.whole = opi_param_source_of(&whole->values[from->whole]),
-                       .axis = from->axis,
-                       .member = graph % n,
-                       .flags = from->flags,
-                       .n_runs = from->n_runs,
-                       .runs = from->runs};
+  *part = (opi_param_part){.whole = opi_param_source_of(&whole->values[from->whole]),
+                           .axis = from->axis,
+                           .member = graph % n,
+                           .flags = from->flags,
+                           .n_runs = from->n_runs,
+                           .runs = from->runs};
   *out = part;
   return OPIPE_OK;
 }
@@ -133,8 +132,7 @@ static opipe_status find_parts(param_rows *l, uint32_t graph, const opi_map *nam
                                const opi_param_part **parts) {
   const uint32_t member = graph % l->model->n_members;
   const opi_variant_slice *slice = &l->base->slices[graph];
-  const opi_shard_member *from =
-      &l->base->shards[graph / l->model->n_members]->members[member];
+  const opi_shard_member *from = &l->base->shards[graph / l->model->n_members]->members[member];
   const opi_graph *g = from->bound->graph;
   uint32_t v = 0;
   for (uint32_t i = 0; i < from->n_params; ++i) {

@@ -12,7 +12,7 @@
 /* ---- places ---- */
 
 /* A place has these in some member. */
-enum { HAS_INPUT = 1, HAS_WEIGHT = 2 };
+enum { HAS_INPUT = 1, HAS_WEIGHT = 2, SUMS_WEIGHT = 4 /* sums what W made */ };
 
 static uint32_t phase_of(const opi_node *node) {
   return node->pass == OPIPE_PASS_BACKWARD_INPUT    ? OPI_PHASE_I
@@ -25,9 +25,13 @@ static void note_nodes(const opi_variant_slice *slice, uint8_t *sums, uint8_t *h
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const uint32_t phase = phase_of(&g->nodes[n]), at = slice->stage[n];
     opi_collective how;
-    if (opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD)
+    const bool sum =
+        opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD;
+    const uint32_t maker = sum ? g->values[g->nodes[n].in[0]].producer : OPIPE_NONE;
+    if (sum)
       sums[at] |= (uint8_t)(1u << phase);
     has[at] |= phase == OPI_PHASE_I ? HAS_INPUT : phase == OPI_PHASE_W ? HAS_WEIGHT : 0;
+    has[at] |= maker != OPIPE_NONE && phase_of(&g->nodes[maker]) == OPI_PHASE_W ? SUMS_WEIGHT : 0;
   }
 }
 
@@ -44,7 +48,7 @@ opipe_status opi_members_split(const opi_decision *plan, opi_cut_model *model, o
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t place = i % model->n_places;
     model->splits[i] = place != 0 && place % 2 == 0 && has[i] == (HAS_INPUT | HAS_WEIGHT) &&
-                       model->sums[i - 1] == (model->sums[i - 1] & ~(1u << OPI_PHASE_W)) &&
+                       (has[i - 1] & SUMS_WEIGHT) == 0 &&
                        (model->sums[i - 1] & 1u << OPI_PHASE_I) != 0;
   }
   return OPIPE_OK;

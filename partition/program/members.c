@@ -35,10 +35,11 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
   if (plan->shares != NULL)
     return refuse(plan, "replicas that share micro-batches", err);
   if (plan->division.sequence && plan->n_parts > 1) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "sequence=1: a member of a tensor group of %u has some rows of a micro-batch, "
-                    "and schedule '%s' runs its backward in %u parts, whose rows other members have",
-                    width, plan->schedule, plan->n_parts);
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "sequence=1: a member of a tensor group of %u has some rows of a micro-batch, "
+        "and schedule '%s' runs its backward in %u parts, whose rows other members have",
+        width, plan->schedule, plan->n_parts);
   }
   return OPIPE_OK;
 }
@@ -186,11 +187,10 @@ static opipe_status list_ports(const opi_bound *whole, const opi_graph *bound, c
       const opi_shard_part *part = &parts[k];
       if (strcmp(bound->values[part->value].name, name) != 0)
         continue;
-      list[i] =
-          (opi_port_part){.axis = part->axis,
-                          .n_runs = part->n_runs,
-                          .n_whole = whole->graph->values[part->whole].shape[part->axis],
-                          .runs = part->runs};
+      list[i] = (opi_port_part){.axis = part->axis,
+                                .n_runs = part->n_runs,
+                                .n_whole = whole->graph->values[part->whole].shape[part->axis],
+                                .runs = part->runs};
     }
   }
   *out = list;

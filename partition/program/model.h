@@ -14,15 +14,15 @@ enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };
  * one, the whole. */
 typedef struct opi_variant_slice {
   const opi_token_slice *tokens; /* a member's has its values; NULL: whole sequences, or derived */
-  opi_training *training;  /* NULL: a forward plan */
-  const opi_graph *graph;  /* the training's graph, or the bound graph, with masks given by the run
-                            */
-  const uint32_t *stage;   /* [graph->n_nodes] */
-  const opi_slice_state *states;   /* [n_states] values of the graph that slices hand on */
-  const uint32_t *scalars;         /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
-  const opi_token_output *outputs; /* [n_outputs] of slices: the tokens' axis in each wanted output
-                                    */
-  const opi_port_part *input_parts;  /* [graph->n_inputs] the member's; NULL: no tensor groups */
+  opi_training *training;        /* NULL: a forward plan */
+  const opi_graph *graph; /* the training's graph, or the bound graph, with masks given by the run
+                           */
+  const uint32_t *stage;  /* [graph->n_nodes] */
+  const opi_slice_state *states;    /* [n_states] values of the graph that slices hand on */
+  const uint32_t *scalars;          /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
+  const opi_token_output *outputs;  /* [n_outputs] of slices: the tokens' axis in each wanted output
+                                     */
+  const opi_port_part *input_parts; /* [graph->n_inputs] the member's; NULL: no tensor groups */
   const opi_port_part *output_parts; /* [graph->n_outputs] whole outputs are member 0's */
   opi_cut *cut;
   int64_t first, length; /* tokens */
@@ -62,12 +62,12 @@ static inline const opi_bound *opi_variant_bound(const opi_variant *variant, uin
 
 /* The part of a micro-batch that a stage of the view computes. */
 typedef struct opi_piece {
-  uint32_t variant; /* OPIPE_NONE: none, the stage has fewer pieces */
-  uint32_t graph;   /* index of its graph in the variant: slice * width + member */
-  uint32_t slice;   /* of tokens */
-  uint32_t share;          /* the stage's replica, if replicas share micro-batches */
-  uint32_t phases;         /* bits */
-  int64_t first, rows;     /* of the micro-batch's rows */
+  uint32_t variant;    /* OPIPE_NONE: none, the stage has fewer pieces */
+  uint32_t graph;      /* index of its graph in the variant: slice * width + member */
+  uint32_t slice;      /* of tokens */
+  uint32_t share;      /* the stage's replica, if replicas share micro-batches */
+  uint32_t phases;     /* bits */
+  int64_t first, rows; /* of the micro-batch's rows */
 } opi_piece;
 
 /* A plan as its lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
@@ -114,9 +114,9 @@ typedef struct opi_cut_model {
   opi_cut *table;        /* tensor groups: the table of all members alone; NULL: the master's */
   opi_variant *variants;
   uint32_t n_variants, room_variants;
-  uint32_t base;                        /* the variant that was bound, which has the most rows */
-  opi_piece *pieces[OPI_ROW_CLASSES];   /* [n_stages * n_pieces] */
-  opi_cut *cuts[OPI_ROW_CLASSES];       /* of all pieces together */
+  uint32_t base;                      /* the variant that was bound, which has the most rows */
+  opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
+  opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
   uint32_t n_members;  /* of a tensor group; 1: none */
   uint32_t n_places;   /* of a stage; 1: no stretches */
@@ -265,9 +265,9 @@ typedef struct opi_piece_axes {
   opi_carry *carry; /* [n_values] */
   bool *mixed;      /* [n_values] */
 } opi_piece_axes;
-/* pieces.c: the cut of class `c` with every piece of a stage as a stage. axes [opi_model_graphs]: of
- * the first variant's graphs; NULL: no rows of micro-batches are cut. Errors: UNSUPPORTED, the tensor
- * whose rows are not contiguous, or that no token slice passes on. */
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. axes [opi_model_graphs]:
+ * of the first variant's graphs; NULL: no rows of micro-batches are cut. Errors: UNSUPPORTED, the
+ * tensor whose rows are not contiguous, or that no token slice passes on. */
 opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_piece_axes *axes,
                                 opi_cut_model *model, opipe_error *err);
 /* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that

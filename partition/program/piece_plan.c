@@ -2,10 +2,10 @@
 /* The plan in which every piece of a stage is a stage of its own (opi_piece_place_of numbers them).
  *
  *   stretches          the pieces of the first, then those of the sums behind it, and so on
- *   unequal replicas   in each of these: the pieces of replica 0, then those of replica 1, and so on
- *   token slices       in each of these: the pieces of slice 0, then those of slice 1
- *   halves             in each of these: the forward, then the backwards of the parts
- *   tensor groups      in each of these: one piece for every member
+ *   unequal replicas   in each of these: the pieces of replica 0, then those of replica 1, and so
+ * on token slices       in each of these: the pieces of slice 0, then those of slice 1 halves in
+ * each of these: the forward, then the backwards of the parts tensor groups      in each of these:
+ * one piece for every member
  *
  * If replicas share micro-batches, each is a piece of its own; else pieces belong to the replica
  * that their micro-batch passes. Every member of a tensor group is on a rank of its own. */

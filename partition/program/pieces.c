@@ -12,9 +12,9 @@
  *
  *   tensor groups              a place of a member's program ──> sums ──> the next place
  *
- * All may be combined: a piece has the tokens of one slice, the rows of one share, or of one part of
- * its backward, in the graph of one member. Programs of even places are the members' own; odd ones
- * have none, but meetings (member_meetings.c). Routes lead from a member to itself.
+ * All may be combined: a piece has the tokens of one slice, the rows of one share, or of one part
+ * of its backward, in the graph of one member. Programs of even places are the members' own; odd
+ * ones have none, but meetings (member_meetings.c). Routes lead from a member to itself.
  */
 #include "partition/program/pieces.h"
 

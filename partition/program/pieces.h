@@ -28,7 +28,7 @@ typedef struct opi_composing {
   uint32_t **cell_of;    /* [cut->n_stages][cells of the base stage] index in the cut; OPIPE_NONE */
   uint32_t *last_into;   /* [cut->n_stages] the last route into a piece so far; OPIPE_NONE */
   uint32_t *before_into; /* [cut->n_routes] the one before it into the same piece */
-  uint32_t n_pieces; /* of a stage of the base */
+  uint32_t n_pieces;     /* of a stage of the base */
   uint32_t room_routes, room_before, room_meetings;
   opipe_error *err;
 } opi_composing;

@@ -252,8 +252,8 @@ static opipe_status cut_tokens(const opi_decision *plan, const opi_bind_options 
     const opi_variant_slice *slice = &variant->slices[k * opi_plan_width(plan)];
     wish.first = slice->first;
     wish.length = slice->length;
-    status = opi_slice_tokens(tokens, &wish, base->evaluator, plan->allocator, &variant->tokens[k],
-                              err);
+    status =
+        opi_slice_tokens(tokens, &wish, base->evaluator, plan->allocator, &variant->tokens[k], err);
     if (status == OPIPE_OK)
       status = check_types(variant->tokens[k], err);
   }

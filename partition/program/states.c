@@ -503,8 +503,7 @@ opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, o
       OPI_TRY(parts_of(model, true, port, arena, &in, &good, err));
     OPI_TRY(parts_of(model, false, pair->output_index, arena, &out, &made, err));
     if (!good || !made ||
-        port_of(model, 0, true, port)->axis !=
-            port_of(model, 0, false, pair->output_index)->axis ||
+        port_of(model, 0, true, port)->axis != port_of(model, 0, false, pair->output_index)->axis ||
         memcmp(in, out, width * sizeof *in) != 0) {
       return opi_fail(
           err, OPIPE_E_UNSUPPORTED,

@@ -211,8 +211,8 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
                               ? OPIPE_NONE
                           : tokens != NULL ? tokens->outputs[0].value
                                            : opi_train_target(m->plan, bound->graph);
-  OPI_TRY(opi_members_divide(m->plan, m->bind, bound, stages, target, k, variant, model, &parts,
-                             err));
+  OPI_TRY(
+      opi_members_divide(m->plan, m->bind, bound, stages, target, k, variant, model, &parts, err));
   for (uint32_t i = 0; i < model->n_members; ++i) {
     opi_variant_slice *slice = &variant->slices[first + i];
     const opi_shard_member *of = &variant->shards[k]->members[i];
@@ -277,7 +277,8 @@ static opipe_status repeat_choices(const making *m, const opi_variant *base, opi
                                    opipe_error *err) {
   const uint32_t n = opi_model_graphs(m->model);
   for (uint32_t i = 0; i < OPI_COUNT(base->choices); ++i) {
-    variant->choices[i] = opi_arena_copy(&m->model->arena, base->choices[i], n * sizeof(opi_choices));
+    variant->choices[i] =
+        opi_arena_copy(&m->model->arena, base->choices[i], n * sizeof(opi_choices));
     if (variant->choices[i] == NULL)
       return opi_fail_nomem(err, n * sizeof(opi_choices), "graphs");
     for (uint32_t k = 0; k < n; ++k)
@@ -389,9 +390,8 @@ static opipe_status derive_whole(const making *m, const opi_bound *base, const o
   whole->dims = opi_arena_copy(arena, whole->dims, whole->n_dims * sizeof *whole->dims);
   if (whole->dims == NULL)
     return opi_fail_nomem(err, whole->n_dims * sizeof *whole->dims, "graphs");
-  for (uint32_t d = 0; d < whole->n_dims && d < probe->n_dims; ++d) {
+  for (uint32_t d = 0; d < whole->n_dims && d < probe->n_dims; ++d)
     (void)opi_rows_int(change, base->dims[d].value, probe->dims[d].value, &whole->dims[d].value);
-  }
   *out_whole = whole;
   return opi_graph_with_rows(base->graph, probe->graph, change, arena, &whole->graph, err);
 }
@@ -413,7 +413,8 @@ static opipe_status divide_variant(const making *m, const opi_variant *base,
       tokens = opi_arena_copy(&model->arena, base->tokens[k], sizeof *tokens);
       if (tokens == NULL)
         return opi_fail_nomem(err, sizeof *tokens, "graphs");
-      OPI_TRY(derive_whole(m, opi_variant_bound(base, k), opi_variant_bound(probe, k), &change, &whole, err));
+      OPI_TRY(derive_whole(m, opi_variant_bound(base, k), opi_variant_bound(probe, k), &change,
+                           &whole, err));
       tokens->bound = whole; /* the same values */
     }
     for (uint32_t i = k * model->n_members; i < (k + 1) * model->n_members; ++i) {

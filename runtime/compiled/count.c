@@ -74,8 +74,7 @@ bool opi_train_counts(const opi_compiled *t, uint32_t input) {
   const opi_cut_model *model = t->model;
   for (uint32_t i = 0; t->counters != NULL && i < model->n_variants * model->n_slices; ++i) {
     const opi_graph *g = counted_in(model, i)->training->count_graph;
-    const opi_ports *ports =
-        &t->ports[i / model->n_slices][i % model->n_slices * model->n_members];
+    const opi_ports *ports = &t->ports[i / model->n_slices][i % model->n_slices * model->n_members];
     for (uint32_t k = 0; g != NULL && k < g->n_inputs; ++k) {
       if (ports->input[t->counters[i].ports[k]] == input)
         return true;

@@ -218,12 +218,10 @@ static opipe_status check_output(const opi_compiled *t, const opi_variant_slice 
                     "output '%s' of type %s cannot be put together from parts of a tensor group",
                     value->name, opi_dtype_name(value->dtype));
   }
-  if (tokens ||
-      (opi_plan_cuts_rows(&t->given) && t->output_carry[output].axis == part->axis)) {
+  if (tokens || (opi_plan_cuts_rows(&t->given) && t->output_carry[output].axis == part->axis)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "output '%s': its dimension %d has the %s and the parts of a tensor group",
-                    value->name, part->axis,
-                    tokens ? "tokens of slices" : "rows of micro-batches");
+                    value->name, part->axis, tokens ? "tokens of slices" : "rows of micro-batches");
   }
   return OPIPE_OK;
 }

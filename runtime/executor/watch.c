@@ -163,13 +163,14 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
     const opi_decision *plan = &s->plan->decided;
     const opi_piece_place at = opi_piece_place_of(plan, stage % n_pieces);
     const char *what = opi_plan_cuts_microbatches(plan) ? "piece" : "slice";
-    if (opi_plan_pieces(plan) > 1)
-      (void)snprintf(part, sizeof part, ", %s %u", what,
-                     stage % n_pieces / opi_plan_width(plan) % (uint32_t)opi_plan_pieces(plan));
+    const uint32_t n = (uint32_t)opi_plan_pieces(plan), width = opi_plan_width(plan);
+    if (n > 1)
+      (void)snprintf(part, sizeof part, ", %s %u", what, stage % n_pieces / width % n);
     const size_t used = strlen(part);
-    if (opi_plan_width(plan) > 1)
+    if (width > 1) {
       (void)snprintf(part + used, sizeof part - used, ", member %u, stretch %u", at.member,
                      at.place / 2);
+    }
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),

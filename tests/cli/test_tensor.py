@@ -43,6 +43,7 @@ TRAINED = [
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
     [*SGD, "--tensor", "2,sequence=1", "--ranks", "4", "--microbatches", "2", "--schedule", "zbv", "--device", "emulated:3,async=1,time_us=20"],
     [*ADAMW, "--tensor", "2", "--ranks", "4", "--microbatches", "2", "--schedule", "chimera:concat=halving", "--recompute", "stage"],
+    [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "4", "--schedule", "interleaved:chunks=2", "--transport", "shm"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "4", "--schedule", "terapipe:slices=3", "--shard", "optimizer"],
 ]
 # Close to outputs of the uncut model that the folder holds.

@@ -257,9 +257,9 @@ static void test_tensor_groups_have_the_bits_of_their_reference(void) {
     const char *name;
     uint32_t tensor, n_stages, n_microbatches;
     const char *schedule;
-  } cases[] = {{"gpt_8block", 2, 1, 1, "gpipe"},     {"llama_8block", 3, 2, 1, "gpipe"},
-               {"encoder", 2, 2, 2, "gpipe"},        {"gpt_8block", 3, 2, 2, "terapipe:slices=3"},
-               {"llama_fp16", 2, 1, 2, "terapipe"},  {"gpt_bf16", 2, 2, 1, "gpipe"}};
+  } cases[] = {{"gpt_8block", 2, 1, 1, "gpipe"},    {"llama_8block", 3, 2, 1, "gpipe"},
+               {"encoder", 2, 2, 2, "gpipe"},       {"gpt_8block", 3, 2, 2, "terapipe:slices=3"},
+               {"llama_fp16", 2, 1, 2, "terapipe"}, {"gpt_bf16", 2, 2, 1, "gpipe"}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     rig r;
     OPI_ASSERT_OK_FATAL(open_rig(&r, cases[i].name), &r.err);

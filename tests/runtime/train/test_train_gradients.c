@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SGD: the loss and every parameter's gradient, joined from the members of tensor groups, are those
- * of the models' references, in the measure ||a - b|| <= 1e-4 max(||b||, 0.2 RMS sqrt(n)). ctest: timeout=120 */
+ * of the models' references, in the measure ||a - b|| <= 1e-4 max(||b||, 0.2 RMS sqrt(n)). ctest:
+ * timeout=120 */
 #include <math.h>
 #include <stdio.h>
 
@@ -119,12 +120,10 @@ static void test_stages(void) {
   check_model(&(model_case){"gpt2/train", "1f1b", 2, 2});
 }
 static void test_tensor_groups(void) {
-  static const model_case cases[] = {{"gpt2/train", "1f1b", 2, 2, 2},
-                                     {"llama/train", "seq1f1b:slices=2", 2, 1, 2},
-                                     {"phi3/train", "zb-h1", 2, 2, 3},
-                                     {"olmo2/train", "gpipe", 1, 1, 2, true},
-                                     {"t5/train", "gpipe", 2, 1, 2},
-                                     {"qwen2_moe/train", "gpipe", 1, 1, 2}};
+  static const model_case cases[] = {
+      {"gpt2/train", "1f1b", 2, 2, 2},  {"llama/train", "seq1f1b:slices=2", 2, 1, 2},
+      {"phi3/train", "zb-h1", 2, 2, 3}, {"olmo2/train", "gpipe", 1, 1, 2, true},
+      {"t5/train", "gpipe", 2, 1, 2},   {"qwen2_moe/train", "gpipe", 1, 1, 2}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i)
     check_model(&cases[i]);
 }
