@@ -115,6 +115,9 @@ static opipe_status build(opi_grad_state *s, opipe_error *err) {
   s->builder.evaluator = s->options->evaluator;
   s->builder.logger = s->options->logger;
   s->builder.keep_parameters = true;
+  s->builder.choices = s->options->choices;
+  if (s->builder.choices != NULL)
+    opi_choices_begin(s->builder.choices);
   s->grad = opi_grad_open(s);
   const opipe_status status = steps(s, err);
   opi_b_close(&s->builder);

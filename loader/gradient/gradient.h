@@ -93,6 +93,7 @@ typedef struct opi_gradient_options {
   const opi_logger *logger;
   const opi_token_slice *slice;       /* the slice that `bound` represents; NULL: whole sequences */
   const opi_divided_classes *classes; /* CROSS_ENTROPY only; NULL: the logits are whole */
+  struct opi_choices *choices;        /* begun anew here; NULL: none */
 } opi_gradient_options;
 
 /* ---- result ---- */

@@ -210,16 +210,27 @@ static bool is_form_of_lost(const opi_grad_state *s, const opi_recompute *again,
          s->stage[p] == s->stage[n];
 }
 
+static bool is_form_of_rows(const opi_grad_state *s, const opi_recompute *again, uint32_t n) {
+  const opi_graph *graph = s->training->graph;
+  const opi_node *node = &graph->nodes[n];
+  if (opi_op_of(node)->takes != OPI_TAKES_FORM || node->n_in == 0 || node->in[0] == OPIPE_NONE)
+    return false;
+  const uint32_t p = graph->values[node->in[0]].producer;
+  return p != OPIPE_NONE && p < n && again->rows[p] && s->stage[p] == s->stage[n];
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
   out->chosen = OPI_ARENA_ARRAY(&s->scratch, bool, n);
   out->kept = OPI_ARENA_ARRAY(&s->scratch, bool, s->n_forward_values);
-  out->clone = OPI_ARENA_ARRAY(&s->scratch, uint32_t, s->n_forward_values);
+  out->rows = OPI_ARENA_ARRAY(&s->scratch, bool, n);
+  out->clone = OPI_ARENA_ARRAY(&s->scratch, uint32_t, 2 * (size_t)s->n_forward_values);
   out->stack = OPI_ARENA_ARRAY(&s->scratch, uint32_t, n + 1);
-  if (out->chosen == NULL || out->kept == NULL || out->clone == NULL || out->stack == NULL)
-    return opi_fail_nomem(err, s->n_forward_values * 5u + n * 5u, "recomputation");
-  memset(out->clone, 0xff, s->n_forward_values * sizeof(uint32_t));
+  if (out->chosen == NULL || out->kept == NULL || out->rows == NULL || out->clone == NULL ||
+      out->stack == NULL)
+    return opi_fail_nomem(err, s->n_forward_values * 9u + n * 6u, "recomputation");
+  memset(out->clone, 0xff, 2 * (size_t)s->n_forward_values * sizeof(uint32_t));
   switch (s->options->recompute) {
     case OPI_RECOMPUTE_NONE:
       break;
@@ -239,44 +250,56 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
     const opi_node *node = &s->training->graph->nodes[k];
     out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node) ||
                      gathers_rows(node) || is_form_of_lost(s, out, k);
-    out->n_chosen += out->chosen[k];
+    out->rows[k] = gathers_rows(node) || is_form_of_rows(s, out, k);
+    out->n_chosen += out->chosen[k] + out->rows[k]; /* room for one clone of each in I and in W */
   }
   return OPIPE_OK;
 }
 
 /* -- clones ------------------------------------------------------------------------------------ */
 
+/* Where the clone of a value is noted, for a reader in W or elsewhere. */
+static uint32_t *clone_of(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
+                          bool weight) {
+  const uint32_t p = s->training->graph->values[v].producer;
+  const bool rows = weight && p != OPIPE_NONE && p < s->n_forward_nodes && again->rows[p];
+  return &again->clone[(rows ? s->n_forward_values : 0) + v];
+}
+
 /* Is there a clone's output for v in `stage`, where v was made? */
 static bool is_remade(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
-                      uint32_t stage) {
-  return v != OPIPE_NONE && v < s->n_forward_values && again->clone[v] != OPIPE_NONE &&
+                      uint32_t stage, bool weight) {
+  return v != OPIPE_NONE && v < s->n_forward_values &&
+         *clone_of(s, again, v, weight) != OPIPE_NONE &&
          s->stage[s->training->graph->values[v].producer] == stage;
 }
 
-static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_t n,
+/* weight: of gathered rows, for W. */
+static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_t n, bool weight,
                                 opipe_error *err) {
   opi_training *t = s->training;
   opi_graph *graph = t->graph;
   opi_arena *arena = graph->arena;
   const uint32_t at = again->n_nodes;
+  const char *form = weight ? "%s/weights/again" : "%s/again";
   opi_node *to = &again->nodes[at];
   *to = again->nodes[n]; /* forward nodes keep their places */
-  to->name = opi_arena_printf(arena, "%s/again", to->name);
+  to->name = opi_arena_printf(arena, form, to->name);
   to->in = opi_arena_copy(arena, to->in, to->n_in * sizeof(uint32_t));
   to->out = opi_arena_copy(arena, to->out, to->n_out * sizeof(uint32_t));
   if (to->name == NULL || to->in == NULL || to->out == NULL)
     return opi_fail_nomem(err, sizeof(*to), "a node made again");
-  to->pass = OPIPE_PASS_BACKWARD_INPUT;
+  to->pass = weight ? OPIPE_PASS_BACKWARD_WEIGHT : OPIPE_PASS_BACKWARD_INPUT;
   for (uint32_t i = 0; i < to->n_in; ++i) {
-    if (is_remade(s, again, to->in[i], s->stage[n]))
-      to->in[i] = again->clone[to->in[i]];
+    if (is_remade(s, again, to->in[i], s->stage[n], weight))
+      to->in[i] = *clone_of(s, again, to->in[i], weight);
   }
   for (uint32_t o = 0; o < to->n_out; ++o) {
     const uint32_t v = to->out[o];
     if (v == OPIPE_NONE)
       continue;
     const opi_value from = graph->values[v];
-    const char *name = opi_arena_printf(arena, "%s/again", from.name);
+    const char *name = opi_arena_printf(arena, form, from.name);
     const uint32_t made = name == NULL
                               ? OPIPE_NONE
                               : opi_graph_add_value(graph, name, from.dtype, from.shape, from.rank);
@@ -285,7 +308,7 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
     graph->values[made].n_bytes = from.n_bytes;
     graph->values[made].producer = at;
     if (!again->kept[v])
-      again->clone[v] = made;
+      *clone_of(s, again, v, weight) = made;
     to->out[o] = made;
   }
   t->anchor[at] = n;
@@ -296,43 +319,58 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
 
 /* Is v made in `stage` by a node that is to be made again? */
 static bool is_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
-                    uint32_t stage) {
-  if (v == OPIPE_NONE || v >= s->n_forward_values || again->clone[v] != OPIPE_NONE ||
-      again->kept[v])
+                    uint32_t stage, bool weight) {
+  if (v == OPIPE_NONE || v >= s->n_forward_values ||
+      *clone_of(s, again, v, weight) != OPIPE_NONE || again->kept[v])
     return false;
   const uint32_t p = s->training->graph->values[v].producer;
   return p != OPIPE_NONE && p < s->n_forward_nodes && again->chosen[p] && s->stage[p] == stage;
 }
 
+/* A node whose clone is due; the highest bit: as one of gathered rows in W. */
+enum { IN_WEIGHTS = 31 };
+
+static uint32_t due(const opi_grad_state *s, const opi_recompute *again, uint32_t v, bool weight) {
+  const uint32_t n = s->training->graph->values[v].producer;
+  return n | (uint32_t)(weight && again->rows[n]) << IN_WEIGHTS;
+}
+
+/* Pushes a node that makes what the clone of the last one reads. False: none is needed. */
+static bool push_deeper(const opi_grad_state *s, const opi_recompute *again, uint32_t stage,
+                        uint32_t *io_n) {
+  const uint32_t last = again->stack[*io_n - 1];
+  const bool weight = last >> IN_WEIGHTS != 0;
+  const opi_node *node = &again->nodes[last & ~(1u << IN_WEIGHTS)];
+  for (uint32_t k = 0; k < node->n_in; ++k) {
+    if (!is_lost(s, again, node->in[k], stage, weight))
+      continue;
+    again->stack[(*io_n)++] = due(s, again, node->in[k], weight);
+    return true;
+  }
+  return false;
+}
+
 opipe_status opi_recompute_before(opi_grad_state *s, opi_recompute *again, const opi_node *node,
                                   uint32_t stage, opipe_error *err) {
-  const opi_graph *graph = s->training->graph;
+  const bool weight = node->pass == OPIPE_PASS_BACKWARD_WEIGHT;
   if (again->n_chosen == 0)
     return OPIPE_OK;
   uint32_t *stack = again->stack, n_stack = 0;
   for (uint32_t i = 0; i < node->n_in; ++i) {
-    if (!is_lost(s, again, node->in[i], stage))
+    if (!is_lost(s, again, node->in[i], stage, weight))
       continue;
-    stack[n_stack++] = graph->values[node->in[i]].producer;
+    stack[n_stack++] = due(s, again, node->in[i], weight);
     while (n_stack != 0) { /* depth first: a chain never holds a node twice */
-      const uint32_t n = stack[n_stack - 1];
-      uint32_t deeper = OPIPE_NONE;
-      for (uint32_t k = 0; k < again->nodes[n].n_in && deeper == OPIPE_NONE; ++k) {
-        if (is_lost(s, again, again->nodes[n].in[k], stage))
-          deeper = graph->values[again->nodes[n].in[k]].producer;
-      }
-      if (deeper != OPIPE_NONE) {
-        stack[n_stack++] = deeper;
+      if (push_deeper(s, again, stage, &n_stack))
         continue;
-      }
-      OPI_TRY(write_clone(s, again, n, err));
-      --n_stack;
+      const uint32_t last = stack[--n_stack];
+      OPI_TRY(write_clone(s, again, last & ~(1u << IN_WEIGHTS), last >> IN_WEIGHTS != 0, err));
     }
   }
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const uint32_t v = node->in[i];
-    if (is_remade(s, again, v, stage))
-      node->in[i] = again->clone[v];
+    if (is_remade(s, again, v, stage, weight))
+      node->in[i] = *clone_of(s, again, v, weight);
   }
   return OPIPE_OK;
 }

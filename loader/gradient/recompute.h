@@ -3,7 +3,7 @@
  *
  * Outputs of a chosen node are not kept: a backward node of the same stage that reads one gets a
  * clone of the node, and of whatever that needs, right before it. Inputs of a stage are never
- * recomputed.
+ * recomputed. W has clones of its own of gathered rows, so that nothing whole is kept from I to W.
  */
 #ifndef OPI_GRADIENT_RECOMPUTE_H
 #define OPI_GRADIENT_RECOMPUTE_H
@@ -13,8 +13,10 @@
 typedef struct opi_recompute {
   bool *chosen;    /* [n_forward_nodes] recomputed if a lost output is read */
   bool *kept;      /* [n_forward_values] outputs of chosen nodes that are kept nevertheless */
+  bool *rows;      /* [n_forward_nodes] gathers rows, or gives them another shape */
   uint32_t *stack; /* [n_forward_nodes + 1] */
-  uint32_t *clone; /* [n_forward_values] the value that replaces it in backward nodes */
+  uint32_t *clone; /* [2][n_forward_values] the value that replaces it in backward nodes, and the one
+                      of gathered rows in W */
   opi_node *nodes; /* the new array */
   uint32_t n_chosen, n_nodes;
 } opi_recompute;

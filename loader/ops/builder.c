@@ -14,6 +14,17 @@
 
 #define FOLD_LIMIT_BYTES ((uint64_t)1 << 20)
 
+uint32_t opi_b_choose(opi_builder *b, uint32_t by_shapes) {
+  opi_choices *c = b->choices;
+  if (c == NULL)
+    return by_shapes;
+  if (c->repeats)
+    return c->next < c->n ? c->list[c->next++] : by_shapes;
+  if (opi_arena_grow(c->arena, (void **)&c->list, &c->room, c->n + 1, sizeof *c->list))
+    c->list[c->n++] = by_shapes;
+  return by_shapes;
+}
+
 opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
                         const opipe_allocator *allocator, opipe_error *err) {
   memset(b, 0, sizeof(*b));

@@ -80,6 +80,7 @@ struct opi_builder {
   struct opi_map *names;      /* value names in use */
   struct opi_map *next_names; /* next number for each stem of generated names */
   /* -- the rest is private to the builder and loader/passes -- */
+  struct opi_choices *choices; /* borrowed; NULL: by shapes alone */
   bool keep_parameters; /* do not fold nodes that read a float parameter of more than one element */
   const char *const *keep; /* [n_keep] names of one-element parameters */
   uint32_t n_keep;
@@ -104,6 +105,24 @@ struct opi_builder {
 
 /* RATIO: every Dropout uses `dropout_ratio`, whatever the graph states. */
 enum { OPI_DROPOUT_OFF = 0, OPI_DROPOUT_GRAPH = 1, OPI_DROPOUT_RATIO = 2 };
+
+/* Whether nodes that may have no effect are made (a Reshape to the shape that a value has) depends
+ * on shapes. Of graphs that must have the same nodes for several numbers of rows, one *records* its
+ * choices, and the others, made by the same calls, repeat them. */
+typedef struct opi_choices {
+  opi_arena *arena; /* of the list */
+  uint32_t *list;   /* [n] */
+  uint32_t n, room;
+  uint32_t next; /* repeating: the next one */
+  bool repeats;
+} opi_choices;
+static inline void opi_choices_begin(opi_choices *choices) {
+  choices->next = 0;
+  choices->n = choices->repeats ? choices->n : 0;
+}
+/* The choice that shapes make here, or the recorded one. Without memory, or behind the last one, it
+ * is that of the shapes: then graphs differ. */
+uint32_t opi_b_choose(opi_builder *b, uint32_t by_shapes);
 
 /* Initialises names and defaults. `graph` must be empty, or its names registered by opi_b_adopt.
  * Release with opi_b_close. */

@@ -87,12 +87,21 @@ static opipe_status with_ints(opi_builder *b, const char *op, uint32_t version, 
   return opi_k_one(b, op, version, in, 2, attrs, out, err);
 }
 
+static bool has_shape(const opi_value *v, const int64_t *shape, uint32_t rank) {
+  return (uint32_t)v->rank == rank &&
+         (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0);
+}
+
+/* Whether a node is left out, because it would change nothing. */
+static bool has_no_effect(opi_builder *b, bool by_shapes) {
+  return opi_b_choose(b, by_shapes) != 0 && by_shapes;
+}
+
 opipe_status opi_k_reshape(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
                            uint32_t *out, opipe_error *err) {
   const opi_value *v = opi_b_value(b, x);
   opi_attrs attrs = {.n = 0};
-  if ((uint32_t)v->rank == rank &&
-      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
+  if (has_no_effect(b, has_shape(v, shape, rank))) {
     *out = x;
     return OPIPE_OK;
   }
@@ -133,8 +142,7 @@ opipe_status opi_k_cast(opi_builder *b, uint32_t x, uint32_t dtype, uint32_t *ou
 opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint32_t rank,
                           uint32_t *out, opipe_error *err) {
   const opi_value *v = opi_b_value(b, x);
-  if ((uint32_t)v->rank == rank &&
-      (rank == 0 || memcmp(v->shape, shape, rank * sizeof(*shape)) == 0)) {
+  if (has_no_effect(b, has_shape(v, shape, rank))) {
     *out = x;
     return OPIPE_OK;
   }
@@ -144,7 +152,7 @@ opipe_status opi_k_expand(opi_builder *b, uint32_t x, const int64_t *shape, uint
 opipe_status opi_k_slice(opi_builder *b, uint32_t x, int64_t axis, int64_t begin, int64_t end,
                          uint32_t *out, opipe_error *err) {
   const int64_t step = 1;
-  if (begin == 0 && end == opi_b_value(b, x)->shape[axis]) {
+  if (has_no_effect(b, begin == 0 && end == opi_b_value(b, x)->shape[axis])) {
     *out = x;
     return OPIPE_OK;
   }
@@ -164,7 +172,7 @@ opipe_status opi_k_pad(opi_builder *b, uint32_t x, const int64_t *pads, uint32_t
     any = any || pads[i] != 0;
   *out = x;
   opi_attrs_string(&attrs, "mode", "constant");
-  return any ? with_ints(b, "Pad", 0, x, pads, n, &attrs, out, err) : OPIPE_OK;
+  return !has_no_effect(b, !any) ? with_ints(b, "Pad", 0, x, pads, n, &attrs, out, err) : OPIPE_OK;
 }
 
 opipe_status opi_k_concat(opi_builder *b, const uint32_t *in, uint32_t n_in, int64_t axis,

@@ -234,7 +234,7 @@ opipe_status opi_gradient_slice(opi_grad *g, const opi_node *node, opipe_error *
   for (uint32_t i = 0; i < n; ++i) {
     const opi_slice_axis *s = &axes[i];
     int64_t low = s->start, stride = s->step;
-    if (s->count == 0)
+    if (opi_b_choose(g->builder, s->count == 0) != 0 && s->count == 0)
       return OPIPE_OK;
     if (stride < 0) {
       low = s->start + (s->count - 1) * stride;

@@ -46,10 +46,16 @@ opipe_status opi_grad_reduce(opi_grad *g, const opi_node *node, uint32_t i, uint
   const opi_value x = *opi_b_value(g->builder, node->in[i]);
   const opi_value dx = *opi_b_value(g->builder, value);
   int64_t axes[OPIPE_MAX_RANK];
-  uint32_t n = 0, sum = value;
+  uint32_t n = 0, sum = value, summed = 0, single = 0;
   const int32_t lead = dx.rank - x.rank;
   for (int32_t d = 0; d < dx.rank; ++d) {
-    if (d < lead || (x.shape[d - lead] == 1 && dx.shape[d] != 1))
+    const bool one = d < lead || x.shape[d - lead] == 1;
+    single |= one ? 1u << d : 0;
+    summed |= one && (d < lead || dx.shape[d] != 1) ? 1u << d : 0;
+  }
+  summed |= opi_b_choose(g->builder, summed) & single;
+  for (int32_t d = 0; d < dx.rank; ++d) {
+    if ((summed & 1u << d) != 0)
       axes[n++] = d;
   }
   if (n != 0)

@@ -314,6 +314,10 @@ static opipe_status open_writer(opi_writer *w) {
   OPI_TRY(opi_b_open(&w->b, graph, &w->scratch, w->s->wish->allocator, w->err));
   w->b.evaluator = w->s->wish->evaluator;
   w->b.keep_parameters = true;
+  if (w->s->wish->choices != NULL) {
+    w->b.choices = &w->s->wish->choices[w->r];
+    opi_choices_begin(w->b.choices);
+  }
   return OPIPE_OK;
 }
 

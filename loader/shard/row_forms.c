@@ -40,8 +40,10 @@ static opipe_status reshape(opi_writer *w, uint32_t x, const int64_t *shape, uin
 static opipe_status as_formed(opi_writer *w, uint32_t x, const opi_value *form, uint32_t *out) {
   const opi_value *from = opi_b_value(&w->b, x);
   *out = x;
-  if (from->rank == form->rank &&
-      memcmp(from->shape, form->shape, (size_t)form->rank * sizeof(*form->shape)) == 0)
+  const bool same =
+      from->rank == form->rank &&
+      memcmp(from->shape, form->shape, (size_t)form->rank * sizeof(*form->shape)) == 0;
+  if (opi_b_choose(&w->b, same) != 0 && same)
     return OPIPE_OK;
   return reshape(w, x, form->shape, (uint32_t)form->rank, 2, out);
 }
@@ -115,7 +117,7 @@ static opipe_status cut_rows(opi_writer *w, uint32_t v, const opi_value *y, uint
   OPI_TRY(opi_w_spread(w, v, out));
   w->b.fold_limit_bytes = 0;
   opipe_status status = OPIPE_OK;
-  if (lead != 0 || memcmp(shape, x->shape, rank * sizeof(*shape)) != 0)
+  if (opi_b_choose(&w->b, lead != 0 || memcmp(shape, x->shape, rank * sizeof(*shape)) != 0) != 0)
     status = opi_k_expand(&w->b, *out, shape, rank, out, w->err);
   if (status >= 0)
     status = flatten(w, *out, shape, rank, k, out);

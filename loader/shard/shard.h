@@ -35,6 +35,7 @@ typedef struct opi_shard_wish {
   uint32_t flags;           /* OPI_SHARD_* */
   const char *const *whole; /* [n_whole] outputs that must be whole in every member */
   uint32_t n_whole;
+  struct opi_choices *choices; /* [width] of each member's graph, begun anew here; NULL: none */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
 } opi_shard_wish;

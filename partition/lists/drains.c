@@ -130,6 +130,16 @@ static opipe_status add_drain(opi_listing *l, uint32_t message, int32_t lap, uin
   return OPIPE_OK;
 }
 
+/* The occurrence whose memory on its own rank holds another: a sum lies where what was added up
+ * was. */
+static size_t holder_of(const opi_listing *l, size_t occurrence) {
+  const opi_occurrence *all = l->slots.occurrences;
+  while (all[occurrence].home != OPIPE_NONE &&
+         all[all[occurrence].home].rank == all[occurrence].rank)
+    occurrence = all[occurrence].home;
+  return occurrence;
+}
+
 /* No drain is needed for credits, which have no memory, or for tensors made in place, which are the
  * reader's at once. Tensors without a successor leave at the tail. */
 static opipe_status list_drains(opi_listing *l) {
@@ -139,9 +149,10 @@ static opipe_status list_drains(opi_listing *l) {
     const opi_list_message *message = &l->lists->messages[i];
     const bool credit = i >= l->first_credit;
     const size_t src =
-        credit ? 0
-               : (size_t)l->cut->routes[message->route].src_cell * plan->n_microbatches +
-                     message->microbatch;
+        credit
+            ? 0
+            : holder_of(l, (size_t)l->cut->routes[message->route].src_cell * plan->n_microbatches +
+                               message->microbatch);
     if (message->direct)
       continue;
     const uint32_t left = credit ? OPIPE_NONE : l->left.of[src];

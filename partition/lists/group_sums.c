@@ -5,31 +5,29 @@
 
 #include "partition/lists/listing.h"
 
-/* The cut's meeting of a record; NULL: nothing is summed there. A whole backward has the sums of
- * its two halves' places in one record, so each phase has a meeting of its own only if it is the
- * only one. */
-static const opi_group_meeting *meeting_of(const opi_cut *cut, const opi_piece_plan *plan,
-                                           const opipe_action *action) {
-  const uint32_t stage = action->stage / plan->n_pieces;
-  const uint32_t place = opi_piece_place_of(plan->whole, action->stage % plan->n_pieces).place;
+/* The cut's meeting of a record: of a whole backward, of both its phases. False: nothing is summed
+ * there. */
+static bool find_meeting(const opi_cut *cut, const opipe_action *action, opi_group_meeting *out) {
   const uint32_t phases = opi_program_phases(opi_action_program(action));
   uint32_t low = 0, high = cut->n_meetings;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    const opi_group_meeting *m = &cut->meetings[middle];
-    if (m->stage < stage || (m->stage == stage && m->place < place))
+    if (cut->meetings[middle].at < action->stage)
       low = middle + 1;
     else
       high = middle;
   }
-  for (; low < cut->n_meetings; ++low) {
+  out->n_values = 0;
+  for (; low < cut->n_meetings && cut->meetings[low].at == action->stage; ++low) {
     const opi_group_meeting *m = &cut->meetings[low];
-    if (m->stage != stage || m->place != place)
-      return NULL;
-    if ((phases & 1u << m->phase) != 0)
-      return m;
+    if ((phases & 1u << m->phase) == 0)
+      continue;
+    const uint32_t n_before = out->n_values;
+    if (n_before == 0)
+      *out = *m;
+    out->n_values = n_before + m->n_values;
   }
-  return NULL;
+  return out->n_values != 0;
 }
 
 static uint64_t bytes_of(const opi_group_meeting *from) {
@@ -51,6 +49,7 @@ static opipe_status add_meeting(opi_listing *l, const opi_group_meeting *from,
     ranks[k] = action->rank + k;
   lists->meetings[lists->n_meetings++] = (opi_list_meeting){.ranks = ranks,
                                                             .n_ranks = width,
+                                                            .at = from->at,
                                                             .stage = from->stage,
                                                             .tensor = from->values[0].name,
                                                             .n_bytes = bytes_of(from),
@@ -104,12 +103,11 @@ opipe_status opi_listing_group_sums(opi_listing *l) {
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
     const opipe_action *action = &plan->actions[a];
     const opi_cut *cut = l->cuts[opi_row_class_of(plan->whole, action->microbatch)];
-    const opi_group_meeting *from =
-        action->rank % width == 0 ? meeting_of(cut, plan, action) : NULL;
-    if (from == NULL)
+    opi_group_meeting from;
+    if (action->rank % width != 0 || !find_meeting(cut, action, &from))
       continue;
     l->groups.meeting_at[a] = l->lists->n_meetings;
-    OPI_TRY(add_meeting(l, from, action));
+    OPI_TRY(add_meeting(l, &from, action));
   }
   follow_members(l);
   return list_awaits(l);

@@ -63,6 +63,7 @@ typedef struct opi_list_meeting {
    * members, and no AWAIT. */
   const opi_group_value *values; /* [n_values] of the micro-batch's row class */
   uint32_t n_values;
+  uint32_t at;    /* member 0's piece: a stage of the view */
   uint32_t place; /* odd, of the stage */
   uint32_t pass;  /* OPI_PROGRAM_* whose stretches it joins */
   uint32_t replica, microbatch;

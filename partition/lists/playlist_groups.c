@@ -6,10 +6,9 @@
 #include "loader/ops/collective.h"
 #include "partition/lists/playlist_build.h"
 
-/* The place and pass of a meeting, as an index. */
+/* The piece and pass of a meeting, as an index. */
 static size_t place_of(const opi_playlist_maker *m, const opi_list_meeting *meeting) {
-  const size_t n_places = opi_playlist_pieces(m) / opi_plan_width(m->plan->whole);
-  const size_t at = meeting->stage * n_places + meeting->place;
+  const size_t at = meeting->at / opi_plan_width(m->plan->whole);
   return (at * OPI_PROGRAMS + meeting->pass) * m->plan->n_replicas + meeting->replica;
 }
 

@@ -113,7 +113,7 @@ static opipe_status time_one(opi_slots *s, uint32_t c, uint32_t m) {
 static uint64_t ahead_of(const opi_slots *s, const opi_route *route) {
   const uint32_t n_pieces = s->plan->n_pieces, width = opi_plan_width(s->plan->whole);
   if (!s->plan->trains) {
-    const uint64_t n_places = width > 1 ? n_pieces / width : 1;
+    const uint64_t n_places = n_pieces / width / opi_plan_pieces(s->plan->whole);
     return (opi_forward_slots(s->plan->whole,
                               route->dst_stage / n_pieces - route->src_stage / n_pieces) -
             1) *

@@ -162,7 +162,7 @@ opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, 
   uint64_t *of = plan->division.print;
   if (model->n_members == 1)
     return OPIPE_OK;
-  opi_shards_print(model->variants[model->base].shards, print);
+  opi_shards_print(model->variants[model->base].shards[0], print);
   if ((of[0] != 0 || of[1] != 0) && (of[0] != print[0] || of[1] != print[1])) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "the plan divides parameters among %u members by %016" PRIx64 "%016" PRIx64
@@ -175,9 +175,9 @@ opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, 
 }
 
 opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
-  const opi_shards *shards = model->variants[model->base].shards;
   if (model->n_members == 1)
     return OPIPE_OK;
+  const opi_shards *shards = model->variants[model->base].shards[0]; /* slices have the same */
   plan->predicted.n_divided = shards->n_divided;
   OPI_TRY(tell_stages(plan, model, err));
   plan->predicted.n_whole = shards->n_reasons;

@@ -20,7 +20,8 @@ static double microbatch_flops(const opi_cut_model *model, uint32_t *out_dtype) 
   const bool groups = model->n_members > 1 && variant->slices[0].training == NULL;
   for (uint32_t k = 0; k < (model->n_slices == 0 ? 1 : model->n_slices); ++k) {
     /* nodes of all members count once */
-    const opi_graph *g = groups ? variant->bound->graph : variant->slices[k].graph;
+    const opi_graph *g =
+        groups ? opi_variant_bound(variant, k)->graph : variant->slices[k * model->n_members].graph;
     for (uint32_t n = 0; n < g->n_nodes; ++n) {
       opi_work work = {0, 0};
       opi_node_work(g, &g->nodes[n], &work);

@@ -97,7 +97,7 @@ static opipe_status compile_one(predict *p, const opi_cut_model *model, uint32_t
   opi_memory *m = &p->memory[rank];
   m->n_fallback += info.n_fallback;
   /* others compute the same for other rows and tokens, an evaluation repeats it */
-  const bool first = stage % model->n_pieces == 0 || model->n_members > 1;
+  const bool first = stage % model->n_pieces / model->n_members % opi_plan_pieces(plan->whole) == 0;
   if (class == 0 && first && model == p->model && program != OPI_PROGRAM_E)
     m->n_rounded += info.n_rounded;
   if (opi_add_u64(m->host_bytes, info.host_bytes, &m->host_bytes))

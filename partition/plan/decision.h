@@ -194,15 +194,15 @@ static inline uint32_t opi_plan_slices(const opi_decision *plan) {
 static inline uint32_t opi_plan_pieces_of_slice(const opi_decision *plan) {
   return plan->n_parts > 1 ? plan->n_parts + 1 : 1;
 }
-/* Pieces of every stage, but for those that tensor groups make, whose number follows from the graph
- * (program/stretches.h). A stage with fewer replicas than others lacks some. */
+/* Pieces of every stage, but for those that tensor groups make of each, whose number follows from
+ * the graph (program/stretches.h). A stage with fewer replicas than others lacks some. */
 static inline uint64_t opi_plan_pieces(const opi_decision *plan) {
   const uint64_t n_shares = plan->shares == NULL ? 1 : plan->n_replicas;
   return n_shares * opi_plan_slices(plan) * opi_plan_pieces_of_slice(plan);
 }
 
-/* The part of a micro-batch that a piece computes. Pieces of a stage are numbered by share, then by
- * slice, then by part; those of tensor groups, which have none of these, by place, then by member.
+/* The part of a micro-batch that a piece computes. Pieces of a stage are numbered by place, then by
+ * share, slice, part and member.
  */
 typedef struct opi_piece_place {
   uint32_t share;  /* replica, if replicas share micro-batches; else 0 */
@@ -210,22 +210,23 @@ typedef struct opi_piece_place {
   uint32_t part;   /* 0: the forward, or all passes; k: part k - 1 of the backward */
   uint32_t member; /* of the stage's tensor group */
   uint32_t place;  /* even: a stretch of the stage's program; odd: the sums behind it
-                      (program/stretches.h) */
+                      (program/stretches.h); 0 without tensor groups */
 } opi_piece_place;
 static inline opi_piece_place opi_piece_place_of(const opi_decision *plan, uint32_t piece) {
   const uint32_t n_parts = opi_plan_pieces_of_slice(plan), n_slices = opi_plan_slices(plan);
-  const uint32_t width = opi_plan_width(plan);
-  if (width > 1)
-    return (opi_piece_place){.member = piece % width, .place = piece / width};
-  return (opi_piece_place){.share = piece / n_parts / n_slices,
-                           .slice = piece / n_parts % n_slices,
-                           .part = piece % n_parts};
+  const uint32_t width = opi_plan_width(plan), n = (uint32_t)opi_plan_pieces(plan);
+  const uint32_t at = piece / width % n;
+  return (opi_piece_place){.share = at / n_parts / n_slices,
+                           .slice = at / n_parts % n_slices,
+                           .part = at % n_parts,
+                           .member = piece % width,
+                           .place = piece / width / n};
 }
 static inline uint32_t opi_piece_at_place(const opi_decision *plan, opi_piece_place at) {
-  const uint32_t width = opi_plan_width(plan);
-  if (width > 1)
-    return at.place * width + at.member;
-  return (at.share * opi_plan_slices(plan) + at.slice) * opi_plan_pieces_of_slice(plan) + at.part;
+  const uint32_t n = (uint32_t)opi_plan_pieces(plan);
+  const uint32_t slice = at.share * opi_plan_slices(plan) + at.slice;
+  return (at.place * n + slice * opi_plan_pieces_of_slice(plan) + at.part) * opi_plan_width(plan) +
+         at.member;
 }
 
 /* Slots of a boundary tensor of a forward plan between neighbouring stages: plan->depth; or, if a

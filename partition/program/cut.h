@@ -131,6 +131,7 @@ typedef struct opi_group_value {
 
 /* Values that are made in one meeting of the members: all of a phase at one place. */
 typedef struct opi_group_meeting {
+  uint32_t at;    /* member 0's piece, a stage of the cut */
   uint32_t stage; /* of the plan */
   uint32_t place; /* odd */
   uint32_t phase; /* OPI_PHASE_* */
@@ -153,13 +154,11 @@ typedef struct opi_cut {
   bool *trained;               /* [n_params] */
   const opi_param_part *const *parts; /* [n_params] NULL entries: whole, the same in all members;
                                          NULL: no tensor groups */
-  const opi_port_part *input_parts;   /* [graph->n_inputs * width]; NULL: no tensor groups */
-  const opi_port_part *output_parts;  /* [graph->n_outputs * width]; whole outputs are member 0's */
   uint32_t *output_cell;       /* [graph->n_outputs * n_pieces] OPIPE_NONE: no node makes it, or
                                   there is no such piece */
   uint32_t *output_port;       /* [graph->n_outputs] the input that is passed through as this
                                   output; else OPIPE_NONE */
-  opi_group_meeting *meetings; /* [n_meetings] by stage, place, phase */
+  opi_group_meeting *meetings; /* [n_meetings] by piece, then by phase */
   uint32_t n_meetings;
   uint32_t n_stages, n_cells, n_routes, n_params;
   uint32_t n_kinds;  /* of programs: OPI_PROGRAMS, 1 (F) of a bound graph */

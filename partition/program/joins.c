@@ -16,7 +16,7 @@ enum { STATES_FROM = 65536 /* indices of routes between slices */ };
 
 /* The dimension in which a tensor grows with the rows; -1: none; *out_front: no dimension precedes
  * it. */
-static int32_t grown_dim(const opi_composed_slice *s, uint32_t base_cell, bool *out_front) {
+static int32_t grown_dim(const opi_composed_graph *s, uint32_t base_cell, bool *out_front) {
   const opi_value *a = &s->graph->values[s->base->cells[base_cell].value];
   const opi_value *b = &s->other->graph->values[s->other->cut->cells[base_cell].value];
   *out_front = true;
@@ -30,7 +30,7 @@ static int32_t grown_dim(const opi_composed_slice *s, uint32_t base_cell, bool *
 
 /* Whether a value of the same shape is known to hold the rows in front, and none holds them
  * otherwise. */
-static bool seen_in_front(const opi_composed_slice *s, const opi_value *value, int32_t dim,
+static bool seen_in_front(const opi_composed_graph *s, const opi_value *value, int32_t dim,
                           int64_t unit) {
   const opi_graph *g = s->graph;
   bool found = false;
@@ -47,21 +47,21 @@ static bool seen_in_front(const opi_composed_slice *s, const opi_value *value, i
   return found;
 }
 
-static opipe_status refuse(const opi_composing *m, const opi_composed_slice *s, uint32_t base_cell,
+static opipe_status refuse(const opi_composing *m, const opi_composed_graph *s, uint32_t base_cell,
                            const char *why) {
   const opi_cell *cell = &s->base->cells[base_cell];
   const opi_graph *g = s->graph;
   const uint32_t node = g->values[cell->value].producer;
   return opi_fail(
       m->err, OPIPE_E_UNSUPPORTED, "a micro-batch cannot be cut in stage %u: tensor '%s'%s%s%s %s",
-      cell->stage, cell->name, node == OPIPE_NONE ? "" : " of node '",
+      cell->stage / m->model->n_places, cell->name, node == OPIPE_NONE ? "" : " of node '",
       node == OPIPE_NONE ? "" : g->nodes[node].name, node == OPIPE_NONE ? "" : "'", why);
 }
 
 /* Bytes of a row; 0: every piece has the whole tensor. A tensor that grows with the rows, though it
  * passed a sum over the batch or an operator without a rule, is a gradient of one that holds rows:
  * the forward pass treats every row alone, and so does its derivative. */
-static opipe_status row_bytes(const opi_composing *m, const opi_composed_slice *s,
+static opipe_status row_bytes(const opi_composing *m, const opi_composed_graph *s,
                               uint32_t base_cell, uint64_t *out_bytes) {
   const opi_cell *cell = &s->base->cells[base_cell];
   const opi_value *value = &s->graph->values[cell->value];
@@ -83,10 +83,10 @@ static opipe_status row_bytes(const opi_composing *m, const opi_composed_slice *
       (known ? carry->outer != 1 : unit > 1 && !seen_in_front(s, value, dim, unit)))
     return refuse(m, s, base_cell, "does not hold them one after the other");
   *out_bytes = cell->n_bytes / (uint64_t)m->rows;
-  const uint32_t slice = (uint32_t)(s - m->slices);
+  const uint32_t graph = (uint32_t)(s - m->graphs);
   for (uint32_t v = 0; v < m->model->n_variants; ++v) {
     const opi_variant *variant = &m->model->variants[v];
-    if (variant->slices[slice].cut->cells[base_cell].n_bytes !=
+    if (variant->slices[graph].cut->cells[base_cell].n_bytes !=
         *out_bytes * (uint64_t)variant->rows)
       return refuse(m, s, base_cell, "has no bytes of its own for each of them");
   }
@@ -128,7 +128,7 @@ static opipe_status add_route(opi_composing *m, opi_route route) {
 /* ---- from the forward of an instance to its backwards ---- */
 
 static opipe_status route_within(opi_composing *m, uint32_t v) {
-  const opi_composed_slice *slice = opi_composed_slice_of(m, v);
+  const opi_composed_graph *slice = opi_composed_graph_of(m, v);
   const opi_cut *base = slice->base;
   const uint32_t s = v / m->n_pieces, from = m->cut->forward_of[v];
   const opi_piece *src = &m->pieces[from], *dst = &m->pieces[v];
@@ -195,14 +195,14 @@ static opipe_status route_rows(opi_composing *m, const opi_route *r, uint32_t p,
   return add_route(m, route);
 }
 
-/* Whether piece p makes tensors of the phase for q: of the same slice. */
+/* Whether piece p makes tensors of the phase for q: of the same slice and member. */
 static bool makes(const opi_composing *m, uint32_t p, uint32_t q, uint32_t phase) {
-  return m->pieces[p].slice == m->pieces[q].slice && (m->pieces[p].phases & 1u << phase) != 0;
+  return m->pieces[p].graph == m->pieces[q].graph && (m->pieces[p].phases & 1u << phase) != 0;
 }
 
 /* Routes to piece q of a route's destination from the pieces of its source. */
 static opipe_status route_to(opi_composing *m, const opi_route *r, uint32_t q) {
-  const opi_composed_slice *slice = opi_composed_slice_of(m, q);
+  const opi_composed_graph *slice = opi_composed_graph_of(m, q);
   const uint32_t first = r->src_stage * m->n_pieces;
   uint64_t bytes = 0;
   for (uint32_t p = first; p < first + m->n_pieces; ++p) {
@@ -222,12 +222,12 @@ static opipe_status route_to(opi_composing *m, const opi_route *r, uint32_t q) {
   return OPIPE_OK;
 }
 
-static opipe_status route_stages(opi_composing *m, uint32_t slice) {
-  const opi_cut *base = m->slices[slice].base;
+static opipe_status route_stages(opi_composing *m, uint32_t graph) {
+  const opi_cut *base = m->graphs[graph].base;
   for (uint32_t r = 0; r < base->n_routes; ++r) {
     const uint32_t first = base->routes[r].dst_stage * m->n_pieces;
     for (uint32_t q = first; q < first + m->n_pieces; ++q) {
-      if (makes(m, q, q, base->routes[r].phase) && m->pieces[q].slice == slice)
+      if (makes(m, q, q, base->routes[r].phase) && m->pieces[q].graph == graph)
         OPI_TRY(route_to(m, &base->routes[r], q));
     }
   }
@@ -236,20 +236,52 @@ static opipe_status route_stages(opi_composing *m, uint32_t slice) {
 
 /* ---- from one token slice to the next ---- */
 
-/* The cell in which another slice of a piece makes a state; OPIPE_NONE: it has none. */
+/* The cell in which another slice of a piece makes a state, at any place of the stage; OPIPE_NONE:
+ * it has none. */
 static uint32_t maker_of(const opi_composing *m, uint32_t piece, uint32_t slice,
                          const opi_cell *dst, uint32_t state) {
   const opi_cut *c = m->cut;
-  opi_piece_place at = opi_piece_place_of(m->plan, piece % m->n_pieces);
+  const uint32_t n_pieces = m->model->n_pieces;
+  opi_piece_place at = opi_piece_place_of(m->plan, piece % n_pieces);
   at.slice = slice;
-  const uint32_t v = piece - piece % m->n_pieces + opi_piece_at_place(m->plan, at);
-  for (uint32_t i = c->cell_first[v]; i < c->cell_first[v + 1]; ++i) {
-    const opi_cell *cell = &c->cells[i];
-    if (cell->state == state && cell->state_index == dst->state_index &&
-        cell->source == OPI_CELL_MADE && cell->n_bytes == dst->n_bytes)
-      return i;
+  for (at.place = 0; at.place < m->model->n_places; ++at.place) {
+    const uint32_t v = piece - piece % n_pieces + opi_piece_at_place(m->plan, at);
+    for (uint32_t i = c->cell_first[v]; i < c->cell_first[v + 1]; ++i) {
+      const opi_cell *cell = &c->cells[i];
+      if (cell->state == state && cell->state_index == dst->state_index &&
+          cell->source == OPI_CELL_MADE && cell->n_bytes == dst->n_bytes)
+        return i;
+    }
   }
   return OPIPE_NONE;
+}
+
+/* A member's part of an input or output of its graph; NULL: there is none. */
+static const opi_port_part *part_of(const uint32_t *ports, const opi_port_part *parts, uint32_t n,
+                                    uint32_t value) {
+  uint32_t i = 0;
+  while (i < n && ports[i] != value)
+    ++i;
+  return i == n ? NULL : &parts[i];
+}
+
+/* Whether a member has the same heads of a state in two slices. */
+static bool same_heads(const opi_composing *m, uint32_t dst_cell, uint32_t src_cell) {
+  const opi_cell *dst = &m->cut->cells[dst_cell], *src = &m->cut->cells[src_cell];
+  const opi_cell *past = dst->state == OPI_STATE_PAST ? dst : src;
+  const opi_cell *present = dst->state == OPI_STATE_PAST ? src : dst;
+  const opi_piece *to = &m->pieces[past->stage], *from = &m->pieces[present->stage];
+  const opi_variant_slice *a = &m->model->variants[to->variant].slices[to->graph];
+  const opi_variant_slice *b = &m->model->variants[from->variant].slices[from->graph];
+  if (a->input_parts == NULL)
+    return true;
+  const opi_port_part *x = part_of(a->graph->inputs, a->input_parts, a->graph->n_inputs,
+                                   a->states[past->state_index].past);
+  const opi_port_part *y = part_of(b->graph->outputs, b->output_parts, b->graph->n_outputs,
+                                   b->states[present->state_index].present);
+  return x == NULL || y == NULL ||
+         (x->axis == y->axis && x->n_runs == y->n_runs &&
+          (x->n_runs == 0 || memcmp(x->runs, y->runs, x->n_runs * sizeof *x->runs) == 0));
 }
 
 static opipe_status route_state(opi_composing *m, uint32_t dst_cell) {
@@ -264,7 +296,13 @@ static opipe_status route_state(opi_composing *m, uint32_t dst_cell) {
     return opi_fail(m->err, OPIPE_E_UNSUPPORTED,
                     "token slice %u of stage %u reads '%s', which no other slice of the stage "
                     "passes on",
-                    k, dst.stage / m->n_pieces, dst.name);
+                    k, dst.stage / m->model->n_pieces, dst.name);
+  }
+  if (!same_heads(m, dst_cell, src)) {
+    return opi_fail(m->err, OPIPE_E_UNSUPPORTED,
+                    "token slice %u of stage %u: member %u of a tensor group has other parts of "
+                    "'%s' than in the slice that passes it on",
+                    k, dst.stage / m->model->n_pieces, dst.stage % m->model->n_members, dst.name);
   }
   return add_route(m, (opi_route){.value = dst.value,
                                   .src_cell = src,
@@ -287,7 +325,7 @@ opipe_status opi_pieces_join(opi_composing *m) {
     if (m->pieces[v].phases != 0)
       OPI_TRY(route_within(m, v));
   }
-  for (uint32_t k = 0; k < m->model->n_slices; ++k)
+  for (uint32_t k = 0; k < opi_model_graphs(m->model); ++k)
     OPI_TRY(route_stages(m, k));
   for (uint32_t i = 0; i < c->n_cells; ++i) {
     if (c->cells[i].source == OPI_CELL_RECEIVED && c->cells[i].state != 0)

@@ -124,12 +124,13 @@ static bool draws(const opi_graph *g) {
 
 opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
-                               const opi_token_axes *axes, const opi_train_member *member,
-                               opi_arena *arena, opi_variant_slice *io_slice, opipe_error *err) {
+                               const opi_bound *bound, const opi_token_axes *axes,
+                               const opi_train_member *member, opi_arena *arena,
+                               opi_variant_slice *io_slice, opipe_error *err) {
   const binding b = {plan, model, base};
-  const opi_bound *bound = io_slice->tokens == NULL ? whole : io_slice->tokens->bound;
   const bool rows = member != NULL && member->of->n_rows != 0;
-  const opi_bound *from = rows ? member->whole : whole, *to = rows ? member->whole : bound;
+  const opi_bound *to = rows ? member->whole : bound;
+  const opi_bound *from = rows && io_slice->tokens == NULL ? to : whole;
   opi_arena scratch;
   opi_carry *samples = NULL, *tokens = NULL;
   if (!draws(bound->graph))

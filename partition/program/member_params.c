@@ -2,7 +2,8 @@
 /* One parameter table for all members of tensor groups: whole parameters once, every part of a
  * parameter as a row of its own. In training, entries that several members hold are one row, whose
  * gradients are summed over these, as those of a whole parameter are over all. A row is found again
- * by name, content and part, so that graphs of other shapes share the table.
+ * by name, content and part, so that graphs of other shapes share the table; so do token slices
+ * behind the first.
  */
 #include <string.h>
 
@@ -12,10 +13,10 @@
 typedef struct param_rows {
   const opi_variant *base;
   opi_cut_model *model;
-  opi_cut *own;                 /* the table under construction; NULL: the master's is used */
-  const opi_cut *table;         /* own, or the master's */
-  opi_map *first;               /* by name: the first row */
-  uint32_t *next;               /* [rows] the next row of the same name; OPIPE_NONE */
+  opi_cut *own;         /* the table under construction; NULL: it is done, or the master's */
+  const opi_cut *table; /* own, or the master's */
+  opi_map *first;       /* by name: the first row */
+  uint32_t *next;       /* [rows] the next row of the same name; OPIPE_NONE */
   const opi_param_part **parts; /* [rows] */
   uint32_t room_sources, room_trained, room_next, room_parts;
   opipe_error *err;
@@ -77,24 +78,25 @@ static opipe_status add_row(param_rows *l, const opipe_param_source *source,
 
 /* ---- a member's values ---- */
 
-static opipe_status describe_part(param_rows *l, uint32_t member, const opi_shard_part *from,
+static opipe_status describe_part(param_rows *l, uint32_t graph, const opi_shard_part *from,
                                   const opi_param_part **out, opipe_error *err) {
+  const uint32_t n = l->model->n_members;
+  const opi_graph *whole = opi_variant_bound(l->base, graph / n)->graph;
   opi_param_part *part = OPI_ARENA_NEW(&l->model->arena, opi_param_part);
   if (part == NULL)
     return opi_fail_nomem(err, sizeof *part, "a part of a parameter");
-  *part =
-      (opi_param_part){.whole = opi_param_source_of(&l->base->bound->graph->values[from->whole]),
-                       .axis = from->axis,
-                       .member = member,
-                       .flags = from->flags,
-                       .n_runs = from->n_runs,
-                       .runs = from->runs};
+  *part = (opi_param_part){.whole = opi_param_source_of(&whole->values[from->whole]),
+                           .axis = from->axis,
+                           .member = graph % n,
+                           .flags = from->flags,
+                           .n_runs = from->n_runs,
+                           .runs = from->runs};
   *out = part;
   return OPIPE_OK;
 }
 
 static opipe_status place_value(param_rows *l, const opi_value *value, const opi_param_part *part,
-                                uint32_t *out_row) {
+                                bool trained, uint32_t *out_row) {
   opipe_param_source source = opi_param_source_of(value);
   uint32_t last = OPIPE_NONE;
   if (part != NULL)
@@ -104,10 +106,10 @@ static opipe_status place_value(param_rows *l, const opi_value *value, const opi
     return OPIPE_OK;
   if (l->own != NULL)
     return add_row(l, &source, part, last, out_row);
-  if (value->data != NULL)
+  if (value->data != NULL && !trained)
     return OPIPE_OK; /* a constant of this shape alone */
   return opi_fail(l->err, OPIPE_E_UNSUPPORTED,
-                  "the part of parameter '%s' is another one in graphs of another shape",
+                  "the part of parameter '%s' is another one in graphs of another shape or slice",
                   source.name);
 }
 
@@ -126,15 +128,16 @@ static bool is_summed(const opi_shard_member *from, uint32_t value) {
  * own, with the same names. In training, whole parameters are a row for each member, so that sums
  * over replicas are those of one member; those whose gradients members have parts of are one row.
  */
-static opipe_status find_parts(param_rows *l, uint32_t member, const opi_map *names,
+static opipe_status find_parts(param_rows *l, uint32_t graph, const opi_map *names,
                                const opi_param_part **parts) {
-  const opi_variant_slice *slice = &l->base->slices[member];
-  const opi_shard_member *from = &l->base->shards->members[member];
+  const uint32_t member = graph % l->model->n_members;
+  const opi_variant_slice *slice = &l->base->slices[graph];
+  const opi_shard_member *from = &l->base->shards[graph / l->model->n_members]->members[member];
   const opi_graph *g = from->bound->graph;
   uint32_t v = 0;
   for (uint32_t i = 0; i < from->n_params; ++i) {
     if (opi_map_get(names, g->values[from->params[i].value].name, &v))
-      OPI_TRY(describe_part(l, member, &from->params[i], &parts[v], l->err));
+      OPI_TRY(describe_part(l, graph, &from->params[i], &parts[v], l->err));
   }
   for (uint32_t i = 0; slice->training != NULL && i < g->n_values; ++i) {
     const opi_value *value = &g->values[i];
@@ -151,9 +154,9 @@ static opipe_status find_parts(param_rows *l, uint32_t member, const opi_map *na
 }
 
 /* Rows of the values that a member's nodes read; a gradient's are marked as trained. */
-static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t **out_rows) {
-  const opi_graph *g = l->base->slices[member].graph;
-  const opi_training *t = l->base->slices[member].training;
+static opipe_status list_member(param_rows *l, uint32_t graph, const uint32_t **out_rows) {
+  const opi_graph *g = l->base->slices[graph].graph;
+  const opi_training *t = l->base->slices[graph].training;
   opi_map *names = NULL;
   uint32_t *rows = OPI_ARENA_ARRAY(&l->model->arena, uint32_t, (size_t)g->n_values + 1);
   const opi_param_part **parts =
@@ -163,19 +166,19 @@ static opipe_status list_member(param_rows *l, uint32_t member, const uint32_t *
   memset(rows, 0xff, g->n_values * sizeof *rows);
   OPI_TRY(opi_map_names(l->model->allocator, g->values, g->n_values, sizeof *g->values, &names,
                         l->err));
-  const opipe_status status = find_parts(l, member, names, parts);
+  const opipe_status status = find_parts(l, graph, names, parts);
   opi_map_free(names);
   OPI_TRY(status);
   for (uint32_t p = 0; t != NULL && p < t->n_params; ++p) { /* even those of one element */
     const uint32_t v = t->params[p].value;
     if (t->params[p].n_gradients != 0 && v != OPIPE_NONE)
-      OPI_TRY(place_value(l, &g->values[v], parts[v], &rows[v]));
+      OPI_TRY(place_value(l, &g->values[v], parts[v], true, &rows[v]));
   }
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
       const uint32_t v = g->nodes[n].in[i];
       if (v != OPIPE_NONE && rows[v] == OPIPE_NONE && is_row(&g->values[v]))
-        OPI_TRY(place_value(l, &g->values[v], parts[v], &rows[v]));
+        OPI_TRY(place_value(l, &g->values[v], parts[v], false, &rows[v]));
     }
   }
   *out_rows = rows;
@@ -218,20 +221,23 @@ static opipe_status open_table(param_rows *l) {
 
 static opipe_status list_all(param_rows *l, const uint32_t **rows) {
   OPI_TRY(open_table(l));
-  for (uint32_t k = 0; k < l->model->n_members; ++k) {
+  for (uint32_t k = 0; k < opi_model_graphs(l->model); ++k) {
     OPI_TRY(list_member(l, k, &rows[k]));
     mark_trained(l, rows[k], l->base->slices[k].training);
+    if (k + 1 != l->model->n_members || l->own == NULL)
+      continue;
+    l->own->parts = l->parts; /* slices behind the first have the same */
+    l->own = NULL;
   }
-  if (l->own != NULL)
-    l->own->parts = l->parts;
   return OPIPE_OK;
 }
 
 opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err) {
   param_rows l = {.base = &model->variants[model->base], .model = model, .err = err};
-  const uint32_t **rows = OPI_ARENA_ARRAY(&model->arena, const uint32_t *, model->n_members);
+  const uint32_t n = opi_model_graphs(model);
+  const uint32_t **rows = OPI_ARENA_ARRAY(&model->arena, const uint32_t *, n);
   if (rows == NULL)
-    return opi_fail_nomem(err, model->n_members * sizeof *rows, "parameters");
+    return opi_fail_nomem(err, n * sizeof *rows, "parameters");
   OPI_TRY(opi_map_create(model->allocator, &l.first, err));
   const opipe_status status = list_all(&l, rows);
   opi_map_free(l.first);

@@ -12,7 +12,7 @@
 /* ---- places ---- */
 
 /* A place has these in some member. */
-enum { HAS_INPUT = 1, HAS_WEIGHT = 2 };
+enum { HAS_INPUT = 1, HAS_WEIGHT = 2, SUMS_WEIGHT = 4 /* sums what W made */ };
 
 static uint32_t phase_of(const opi_node *node) {
   return node->pass == OPIPE_PASS_BACKWARD_INPUT    ? OPI_PHASE_I
@@ -25,9 +25,13 @@ static void note_nodes(const opi_variant_slice *slice, uint8_t *sums, uint8_t *h
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const uint32_t phase = phase_of(&g->nodes[n]), at = slice->stage[n];
     opi_collective how;
-    if (opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD)
+    const bool sum =
+        opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD;
+    const uint32_t maker = sum ? g->values[g->nodes[n].in[0]].producer : OPIPE_NONE;
+    if (sum)
       sums[at] |= (uint8_t)(1u << phase);
     has[at] |= phase == OPI_PHASE_I ? HAS_INPUT : phase == OPI_PHASE_W ? HAS_WEIGHT : 0;
+    has[at] |= maker != OPIPE_NONE && phase_of(&g->nodes[maker]) == OPI_PHASE_W ? SUMS_WEIGHT : 0;
   }
 }
 
@@ -38,13 +42,13 @@ opipe_status opi_members_split(const opi_decision *plan, opi_cut_model *model, o
   model->splits = OPI_ARENA_ARRAY(&model->arena, bool, n);
   if (has == NULL || model->sums == NULL || model->splits == NULL)
     return opi_fail_nomem(err, n, "stretches");
-  for (uint32_t k = 0; k < model->n_members; ++k)
+  for (uint32_t k = 0; k < opi_model_graphs(model); ++k)
     note_nodes(&model->variants[model->base].slices[k], model->sums, has);
   /* gradients of weights that are summed at once leave nothing to compute behind the sum */
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t place = i % model->n_places;
     model->splits[i] = place != 0 && place % 2 == 0 && has[i] == (HAS_INPUT | HAS_WEIGHT) &&
-                       model->sums[i - 1] == (model->sums[i - 1] & ~(1u << OPI_PHASE_W)) &&
+                       (has[i - 1] & SUMS_WEIGHT) == 0 &&
                        (model->sums[i - 1] & 1u << OPI_PHASE_I) != 0;
   }
   return OPIPE_OK;
@@ -78,11 +82,10 @@ static bool is_split(const record_walk *w, uint32_t place) {
 }
 
 static opipe_action at_place(const record_walk *w, uint32_t place, uint32_t pass) {
-  const opi_piece_place at = {.member = w->member, .place = place};
   opipe_action out = *w->from;
   out.pass = (uint8_t)pass;
   out.flags &= ~(uint32_t)OPIPE_ACTION_OVERLAP_NEXT;
-  out.stage = out.stage * w->model->n_pieces + opi_piece_at_place(w->plan, at);
+  opi_action_place(w->plan, w->model, place, w->member, &out);
   return out;
 }
 

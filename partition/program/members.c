@@ -34,10 +34,13 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
   }
   if (plan->shares != NULL)
     return refuse(plan, "replicas that share micro-batches", err);
-  if (plan->n_slices > 1)
-    return refuse(plan, "token slices", err);
-  if (plan->n_parts > 1)
-    return refuse(plan, "backwards in parts", err);
+  if (plan->division.sequence && plan->n_parts > 1) {
+    return opi_fail(
+        err, OPIPE_E_UNSUPPORTED,
+        "sequence=1: a member of a tensor group of %u has some rows of a micro-batch, "
+        "and schedule '%s' runs its backward in %u parts, whose rows other members have",
+        width, plan->schedule, plan->n_parts);
+  }
   return OPIPE_OK;
 }
 
@@ -100,57 +103,107 @@ uint32_t opi_tensor_flags(const opi_decision *plan) {
          (plan->division.sequence ? (uint32_t)OPI_SHARD_SEQUENCE : 0u);
 }
 
+typedef struct dividing {
+  const opi_decision *plan;
+  const opi_bind_options *base;
+  const opi_bound *bound;
+  opi_shards **out;     /* in the variant */
+  opi_choices *choices; /* of all members; NULL: none */
+} dividing;
+
 /* whole: an output that must be whole in every member; NULL: none. */
-static opipe_status divide(const opi_decision *plan, const opi_bind_options *base,
-                           const char *whole, opi_variant *variant, const opi_cut_model *model,
-                           opipe_error *err) {
-  const opi_shard_wish wish = {.width = model->n_members,
-                               .flags = opi_tensor_flags(plan),
+static opipe_status divide(const dividing *d, const char *whole, opipe_error *err) {
+  const opi_shard_wish wish = {.width = opi_plan_width(d->plan),
+                               .flags = opi_tensor_flags(d->plan),
                                .whole = &whole,
                                .n_whole = whole == NULL ? 0 : 1,
-                               .evaluator = base->evaluator,
-                               .allocator = plan->allocator};
-  opi_shards_free(variant->shards);
-  variant->shards = NULL;
-  return opi_shard(variant->bound, &wish, &variant->shards, err);
+                               .choices = d->choices,
+                               .evaluator = d->base->evaluator,
+                               .allocator = d->plan->allocator};
+  opi_shards_free(*d->out);
+  *d->out = NULL;
+  return opi_shard(d->bound, &wish, d->out, err);
 }
 
 /* Divides the graph. A loss reads divided logits if it is a cross entropy and members have classes
  * that follow each other; else the logits stay whole. */
-static opipe_status divide_for_loss(const opi_decision *plan, const opi_bind_options *base,
-                                    opi_variant *variant, opi_cut_model *model, opipe_error *err) {
-  const opi_graph *g = variant->bound->graph;
-  const opi_train_spec *spec = plan->train;
-  const uint32_t kind = spec == NULL ? (uint32_t)OPI_LOSS_OUTPUT : spec->loss.kind;
-  const uint32_t target = kind == OPI_LOSS_OUTPUT ? OPIPE_NONE : opi_train_target(plan, g);
+static opipe_status divide_for_loss(const dividing *d, uint32_t target, opi_arena *arena,
+                                    const int64_t **out_classes, opipe_error *err) {
+  const opi_graph *g = d->bound->graph;
   const char *name = target == OPIPE_NONE ? NULL : g->values[target].name;
   bool consecutive = false;
   int32_t axis = -1;
-  if (name == NULL || kind != OPI_LOSS_CROSS_ENTROPY)
-    return divide(plan, base, name, variant, model, err);
-  int64_t *parts = OPI_ARENA_ARRAY(&model->arena, int64_t, model->n_members);
+  if (name == NULL || d->plan->train->loss.kind != OPI_LOSS_CROSS_ENTROPY)
+    return divide(d, name, err);
+  int64_t *parts = OPI_ARENA_ARRAY(arena, int64_t, d->plan->width);
   if (parts == NULL)
-    return opi_fail_nomem(err, model->n_members * sizeof *parts, "classes");
-  OPI_TRY(divide(plan, base, NULL, variant, model, err));
-  if (!opi_shard_extents(variant->shards, target, parts, &axis, &consecutive))
+    return opi_fail_nomem(err, d->plan->width * sizeof *parts, "classes");
+  OPI_TRY(divide(d, NULL, err));
+  if (!opi_shard_extents(*d->out, target, parts, &axis, &consecutive))
     return OPIPE_OK;
   if (!consecutive || axis != g->values[target].rank - 1)
-    return divide(plan, base, name, variant, model, err);
-  variant->classes = parts;
+    return divide(d, name, err);
+  *out_classes = parts;
   return OPIPE_OK;
 }
 
 opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
-                                const uint32_t *stages, opi_variant *variant, opi_cut_model *model,
-                                opipe_error *err) {
-  OPI_TRY(divide_for_loss(plan, base, variant, model, err));
-  if (variant->shards->n_divided == 0)
-    return nothing_divided(plan, variant->shards, err);
+                                const opi_bound *bound, const uint32_t *stages, uint32_t target,
+                                uint32_t slice, opi_variant *variant, opi_cut_model *model,
+                                const int64_t **out_classes, opipe_error *err) {
+  if (variant->shards == NULL)
+    variant->shards = OPI_ARENA_ARRAY(&model->arena, opi_shards *, model->n_slices);
+  if (variant->shards == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *variant->shards, "tensor groups");
+  opi_choices *choices = variant->choices[0];
+  const dividing d = {plan, base, bound, &variant->shards[slice],
+                      choices == NULL ? NULL : &choices[slice * model->n_members]};
+  *out_classes = NULL;
+  OPI_TRY(divide_for_loss(&d, target, &model->arena, out_classes, err));
+  const opi_shards *shards = variant->shards[slice];
+  if (shards->n_divided == 0)
+    return nothing_divided(plan, shards, err);
   for (uint32_t k = 0; k < model->n_members; ++k) {
-    OPI_TRY(place_nodes(variant->bound->graph, &variant->shards->members[k], stages, &model->arena,
-                        &variant->slices[k].stage, err));
+    OPI_TRY(place_nodes(bound->graph, &shards->members[k], stages, &model->arena,
+                        &variant->slices[slice * model->n_members + k].stage, err));
   }
   return OPIPE_OK;
+}
+
+/* ---- inputs and outputs ---- */
+
+/* The parts of a graph's ports: inputs or outputs `ports`, by the names of the bound graph's. */
+static opipe_status list_ports(const opi_bound *whole, const opi_graph *bound, const opi_graph *own,
+                               const uint32_t *ports, uint32_t n_ports, const opi_shard_part *parts,
+                               uint32_t n_parts, opi_arena *arena, const opi_port_part **out,
+                               opipe_error *err) {
+  opi_port_part *list = OPI_ARENA_ARRAY(arena, opi_port_part, (size_t)n_ports + 1);
+  if (list == NULL)
+    return opi_fail_nomem(err, n_ports * sizeof *list, "inputs and outputs");
+  for (uint32_t i = 0; i < n_ports; ++i) {
+    const char *name = own->values[ports[i]].name;
+    list[i].axis = -1;
+    for (uint32_t k = 0; k < n_parts; ++k) {
+      const opi_shard_part *part = &parts[k];
+      if (strcmp(bound->values[part->value].name, name) != 0)
+        continue;
+      list[i] = (opi_port_part){.axis = part->axis,
+                                .n_runs = part->n_runs,
+                                .n_whole = whole->graph->values[part->whole].shape[part->axis],
+                                .runs = part->runs};
+    }
+  }
+  *out = list;
+  return OPIPE_OK;
+}
+
+opipe_status opi_members_ports(const opi_bound *whole, const opi_shard_member *member,
+                               opi_variant_slice *io_slice, opi_arena *arena, opipe_error *err) {
+  const opi_graph *own = io_slice->graph, *bound = member->bound->graph;
+  OPI_TRY(list_ports(whole, bound, own, own->inputs, own->n_inputs, member->inputs,
+                     member->n_inputs, arena, &io_slice->input_parts, err));
+  return list_ports(whole, bound, own, own->outputs, own->n_outputs, member->outputs,
+                    member->n_outputs, arena, &io_slice->output_parts, err);
 }
 
 /* ---- stretches ---- */
@@ -180,9 +233,9 @@ static opipe_status differ(const collectives *a, const collectives *b, uint32_t 
                   g->nodes[node].name);
 }
 
-/* Checks that two members do the same collectives at the same places. */
-static opipe_status compare(const opi_variant *variant, uint32_t member, opipe_error *err) {
-  const opi_variant_slice *first = &variant->slices[0], *other = &variant->slices[member];
+/* Checks that two members do the same collectives at the same places; first: of member 0. */
+static opipe_status compare(const opi_variant_slice *first, uint32_t member, opipe_error *err) {
+  const opi_variant_slice *other = &first[member];
   collectives a = {first->graph, first->stage, 0}, b = {other->graph, other->stage, 0};
   for (bool more = true; more; ++a.next, ++b.next) {
     opi_collective x, y;
@@ -199,7 +252,7 @@ static opipe_status compare(const opi_variant *variant, uint32_t member, opipe_e
 /* Counts places by the stage that has most of any member. */
 static opipe_status find_places(const opi_decision *plan, const opi_variant *variant,
                                 opi_cut_model *model, opi_stretches *stretches, opipe_error *err) {
-  for (uint32_t k = 0; k < model->n_members; ++k) {
+  for (uint32_t k = 0; k < opi_model_graphs(model); ++k) {
     const opi_variant_slice *slice = &variant->slices[k];
     const opi_stretch_source source = {
         .graph = slice->graph,
@@ -230,19 +283,21 @@ static void read_through_spreads(const opi_variant_slice *slice) {
 
 opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
   enum { PLACES_MOST = 1 << 20 };
+  const uint32_t n_graphs = opi_model_graphs(model);
   opi_variant *base = &model->variants[model->base];
-  opi_stretches *stretches = OPI_ARENA_ARRAY(&model->arena, opi_stretches, model->n_members);
+  opi_stretches *stretches = OPI_ARENA_ARRAY(&model->arena, opi_stretches, n_graphs);
   if (stretches == NULL)
-    return opi_fail_nomem(err, model->n_members * sizeof *stretches, "stretches");
+    return opi_fail_nomem(err, n_graphs * sizeof *stretches, "stretches");
   OPI_TRY(find_places(plan, base, model, stretches, err));
-  const uint64_t n_pieces = (uint64_t)model->n_places * model->n_members;
+  const uint64_t n_pieces = (uint64_t)model->n_places * model->n_pieces;
   if (n_pieces * plan->n_stages > PLACES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT,
-                    "%u stages of %u stretches and sums, %u members: at most %d", plan->n_stages,
-                    model->n_places, model->n_members, PLACES_MOST);
+                    "%u stages of %u stretches and sums, %u pieces of %u members each: at most %d",
+                    plan->n_stages, model->n_places, model->n_pieces / model->n_members,
+                    model->n_members, PLACES_MOST);
   }
   model->n_pieces = (uint32_t)n_pieces;
-  for (uint32_t k = 0; k < model->n_members; ++k) {
+  for (uint32_t k = 0; k < n_graphs; ++k) {
     const uint32_t n = stretches[k].n_places;
     for (uint32_t i = 0; i < base->slices[k].graph->n_nodes; ++i) {
       const uint32_t at = stretches[k].stage[i];
@@ -251,10 +306,12 @@ opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model,
     for (uint32_t v = 0; v < model->n_variants; ++v)
       model->variants[v].slices[k].stage = stretches[k].stage;
   }
-  for (uint32_t k = 1; k < model->n_members; ++k)
-    OPI_TRY(compare(base, k, err));
+  for (uint32_t k = 0; k < n_graphs; ++k) {
+    if (k % model->n_members != 0)
+      OPI_TRY(compare(&base->slices[k - k % model->n_members], k % model->n_members, err));
+  }
   for (uint32_t v = 0; v < model->n_variants; ++v) {
-    for (uint32_t k = 0; k < model->n_members; ++k)
+    for (uint32_t k = 0; k < n_graphs; ++k)
       read_through_spreads(&model->variants[v].slices[k]);
   }
   return OPIPE_OK;

@@ -182,6 +182,7 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
       .token_carry = token_carry,
       .slice = slice,
       .classes = member == NULL ? NULL : member->classes,
+      .choices = member == NULL ? NULL : member->choices,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
       .hands_on = devices_hand_on(plan),
@@ -219,7 +220,7 @@ static int32_t grown_axis(const opi_value *a, const opi_value *b) {
   return -1;
 }
 
-/* Where an input of slice `k` that the file does not have holds the batch: labels, and the states
+/* Where an input of graph `k` that the file does not have holds the batch: labels, and the states
  * of other slices. */
 static opi_carry carry_of_other(const opi_cut_model *model, uint32_t k, uint32_t input) {
   const opi_variant *variants = model->variants;
@@ -233,7 +234,7 @@ static opi_carry carry_of_other(const opi_cut_model *model, uint32_t k, uint32_t
   return carry;
 }
 
-/* Follows the batch through the graph of a slice for the rows of the first variant. */
+/* Follows the batch through graph k for the rows of the first variant. */
 static opipe_status follow_batch(const building *b, uint32_t k, opi_arena *scratch,
                                  opi_piece_axes *out, opipe_error *err) {
   const int32_t other = -2;
@@ -260,16 +261,14 @@ static opipe_status compose_classes(building *b, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   opi_arena_init(&scratch, b->plan->allocator, 0);
   if (opi_plan_cuts_microbatches(b->plan)) {
-    axes = OPI_ARENA_ARRAY(&scratch, opi_piece_axes, model->n_slices);
+    axes = OPI_ARENA_ARRAY(&scratch, opi_piece_axes, opi_model_graphs(model));
     if (axes == NULL)
-      status = opi_fail_nomem(err, model->n_slices * sizeof *axes, "pieces");
+      status = opi_fail_nomem(err, opi_model_graphs(model) * sizeof *axes, "pieces");
   }
-  for (uint32_t k = 0; axes != NULL && k < model->n_slices && status == OPIPE_OK; ++k)
+  for (uint32_t k = 0; axes != NULL && k < opi_model_graphs(model) && status == OPIPE_OK; ++k)
     status = follow_batch(b, k, &scratch, &axes[k], err);
-  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c) {
-    status = model->n_members > 1 ? opi_members_compose(b->plan, c, model, err)
-                                  : opi_pieces_compose(b->plan, c, axes, model, err);
-  }
+  for (uint32_t c = 0; c < model->n_classes && status == OPIPE_OK; ++c)
+    status = opi_pieces_compose(b->plan, c, axes, model, err);
   opi_arena_release(&scratch);
   return status;
 }
@@ -292,19 +291,19 @@ static opipe_status build_all(building *b, uint32_t *used, opipe_error *err) {
       used[s] = 1u << OPI_PROGRAM_F | 1u << OPI_PROGRAM_B;
   }
   model->n_classes = m == 1 || !split || plan->binding.batch_rows % m == 0 ? 1 : 2;
-  for (uint32_t c = 0; c < model->n_classes; ++c) {
-    OPI_TRY(model->n_members > 1 ? opi_variant_note(model, rows[c], &model->variant_of[c], err)
-                                 : opi_pieces_place(plan, c, rows[c], model, err));
-  }
+  for (uint32_t c = 0; c < model->n_classes; ++c)
+    OPI_TRY(opi_pieces_place(plan, c, rows[c], model, err));
   if (opi_plan_cuts_microbatches(plan) && model->n_variants == 1)
     OPI_TRY(opi_variant_note(model, rows[0], &ignored, err)); /* two of them show which dimensions
                                                                  grow with the rows */
   OPI_TRY(opi_variants_build(b->from, used, model, err));
+  for (uint32_t c = 0; model->n_places > 1 && c < model->n_classes; ++c)
+    OPI_TRY(opi_pieces_place(plan, c, rows[c], model, err));
   return compose_classes(b, err);
 }
 
 static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model, opipe_error *err) {
-  const uint64_t n = opi_plan_pieces(plan);
+  const uint64_t n = opi_plan_pieces(plan) * opi_plan_width(plan);
   OPI_TRY(opi_tensor_check(plan, err));
   model->n_slices = opi_plan_slices(plan);
   if (n > PIECES_MOST || n * plan->n_stages > PIECES_MOST) {

@@ -10,17 +10,20 @@
 
 enum { OPI_ROW_CLASSES = 2 /* micro-batches have at most two row counts */ };
 
-/* One token slice for one number of rows; without slices there is one, the whole. */
+/* One token slice, in tensor groups of one member, for one number of rows; without slices there is
+ * one, the whole. */
 typedef struct opi_variant_slice {
-  opi_token_slice *tokens; /* NULL: whole sequences */
-  opi_training *training;  /* NULL: a forward plan */
-  const opi_graph *graph;  /* the training's graph, or the bound graph, with masks given by the run
-                            */
-  const uint32_t *stage;   /* [graph->n_nodes] */
-  const opi_slice_state *states;   /* [n_states] values of the graph that slices hand on */
-  const uint32_t *scalars;         /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
-  const opi_token_output *outputs; /* [n_outputs] of slices: the tokens' axis in each wanted output
-                                    */
+  const opi_token_slice *tokens; /* a member's has its values; NULL: whole sequences, or derived */
+  opi_training *training;        /* NULL: a forward plan */
+  const opi_graph *graph; /* the training's graph, or the bound graph, with masks given by the run
+                           */
+  const uint32_t *stage;  /* [graph->n_nodes] */
+  const opi_slice_state *states;    /* [n_states] values of the graph that slices hand on */
+  const uint32_t *scalars;          /* [OPI_SCALAR_TABLE] of the graph; NULL: it reads none */
+  const opi_token_output *outputs;  /* [n_outputs] of slices: the tokens' axis in each wanted output
+                                     */
+  const opi_port_part *input_parts; /* [graph->n_inputs] the member's; NULL: no tensor groups */
+  const opi_port_part *output_parts; /* [graph->n_outputs] whole outputs are member 0's */
   opi_cut *cut;
   int64_t first, length; /* tokens */
   uint32_t n_states, n_outputs;
@@ -44,19 +47,27 @@ typedef struct opi_variant {
   const opi_bound *bound;    /* of the model's base; NULL: derived from that and another
                                 (variants.c) */
   opi_bound *own;            /* the same, if the model bound it */
-  opi_variant_slice *slices; /* [n_slices * width] by slice; in tensor groups by member */
-  int64_t *classes;          /* [width] tensor groups: parts of the logits that a loss reads; NULL:
-                                they are whole */
-  opi_shards *shards;        /* tensor groups: owns the members' graphs; NULL: none, or derived */
+  opi_variant_slice *slices; /* [n_slices * width] by slice, then by member of a tensor group */
+  opi_token_slice **tokens;  /* [n_slices] owned; NULL: whole sequences, or derived */
+  opi_shards **shards;       /* [n_slices] tensor groups: own the members' graphs; NULL: none, or
+                                derived */
+  opi_choices *choices[2];   /* [n_slices * width] what members' graphs, and their training graphs,
+                                have without effect; NULL: other rows are not divided anew */
 } opi_variant;
+
+/* The bound graph of a slice, or of whole sequences; of a variant that is not derived. */
+static inline const opi_bound *opi_variant_bound(const opi_variant *variant, uint32_t slice) {
+  return variant->tokens == NULL ? variant->bound : variant->tokens[slice]->bound;
+}
 
 /* The part of a micro-batch that a stage of the view computes. */
 typedef struct opi_piece {
-  uint32_t variant, slice; /* variant OPIPE_NONE: none, the stage has fewer pieces. slice: index of
-                              its graph, in tensor groups the member */
-  uint32_t share;          /* the stage's replica, if replicas share micro-batches */
-  uint32_t phases;         /* bits */
-  int64_t first, rows;     /* of the micro-batch's rows */
+  uint32_t variant;    /* OPIPE_NONE: none, the stage has fewer pieces */
+  uint32_t graph;      /* index of its graph in the variant: slice * width + member */
+  uint32_t slice;      /* of tokens */
+  uint32_t share;      /* the stage's replica, if replicas share micro-batches */
+  uint32_t phases;     /* bits */
+  int64_t first, rows; /* of the micro-batch's rows */
 } opi_piece;
 
 /* A plan as its lists see it: piece k of stage s is stage s * n_pieces + k, and the requests of a
@@ -103,10 +114,9 @@ typedef struct opi_cut_model {
   opi_cut *table;        /* tensor groups: the table of all members alone; NULL: the master's */
   opi_variant *variants;
   uint32_t n_variants, room_variants;
-  uint32_t base;                        /* the variant that was bound, which has the most rows */
-  opi_piece *pieces[OPI_ROW_CLASSES];   /* [n_stages * n_pieces] */
-  opi_cut *cuts[OPI_ROW_CLASSES];       /* of all pieces together */
-  uint32_t variant_of[OPI_ROW_CLASSES]; /* in tensor groups */
+  uint32_t base;                      /* the variant that was bound, which has the most rows */
+  opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
+  opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
   uint32_t n_members;  /* of a tensor group; 1: none */
   uint32_t n_places;   /* of a stage; 1: no stretches */
@@ -114,8 +124,8 @@ typedef struct opi_cut_model {
                           bits (1 << OPI_PHASE_*); NULL: no tensor groups */
   bool *splits;        /* the same index: a whole backward computes I and W apart there: W while the
                           sum of I's results travels */
-  uint32_t n_pieces;   /* pieces of a stage (opi_plan_pieces): tokens, rows and phases; in tensor
-                          groups n_places * n_members */
+  uint32_t n_pieces;   /* of a stage: tokens, rows and phases (opi_plan_pieces), for each place and
+                          member of a tensor group */
   uint32_t loss_stage; /* stage of the plan that makes the loss: the last one, unless its nodes do
                           not lead to the loss; OPIPE_NONE: no training */
   int64_t n_tokens;    /* of a sequence; 0 without slices */
@@ -128,7 +138,15 @@ typedef struct opi_cut_model {
 static inline const opi_variant_slice *opi_variant_slice_of(const opi_cut_model *model,
                                                             uint32_t class, uint32_t view_stage) {
   const opi_piece *piece = &model->pieces[class][view_stage];
-  return &model->variants[piece->variant].slices[piece->slice];
+  return &model->variants[piece->variant].slices[piece->graph];
+}
+/* Graphs of a variant. */
+static inline uint32_t opi_model_graphs(const opi_cut_model *model) {
+  return model->n_slices * model->n_members;
+}
+/* Pieces of one place of a stage. */
+static inline uint32_t opi_pieces_of_place(const opi_cut_model *model) {
+  return model->n_pieces / model->n_places;
 }
 
 /* The sources of a model. All borrowed; bound and master must outlive it. */
@@ -188,15 +206,17 @@ typedef struct opi_train_member {
   const opi_bound *whole; /* the graph that is divided */
   const opi_shard_member *of;
   const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
+  opi_choices *choices;               /* of its training graph; NULL: none */
 } opi_train_member;
-/* masks.c: the graph of a bound micro-batch (or slice: of `whole`) with masks given by the run's
- * scalars, if it drops anything: out_slice's graph and scalars. member: whose graph `whole` is;
- * NULL: of no tensor group. Allocates in `arena`. Errors:
- * UNSUPPORTED, a slice's rows cannot be numbered as the whole's are. */
+/* masks.c: the graph `bound` of a micro-batch `whole`, or of a slice or member of it, with masks
+ * given by the run's scalars, if it drops anything: out_slice's graph and scalars. member: whose
+ * graph it is; NULL: of no tensor group. Allocates in `arena`. Errors: UNSUPPORTED, a slice's rows
+ * cannot be numbered as the whole's are. */
 opipe_status opi_forward_draws(const opi_decision *plan, const opi_model *model,
                                const opi_bind_options *base, const opi_bound *whole,
-                               const opi_token_axes *axes, const opi_train_member *member,
-                               opi_arena *arena, opi_variant_slice *io_slice, opipe_error *err);
+                               const opi_bound *bound, const opi_token_axes *axes,
+                               const opi_train_member *member, opi_arena *arena,
+                               opi_variant_slice *io_slice, opipe_error *err);
 /* masks.c: an axis of the whole graph (*io_carry, NULL: none) in a member's; member NULL, or one
  * without rows of values: io_carry stays. */
 opipe_status opi_member_carry(const opi_train_member *member, opi_arena *scratch,
@@ -237,7 +257,7 @@ opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *use
                                 opi_cut_model *model, opipe_error *err);
 void opi_variants_free(opi_cut_model *model);
 /* pieces.c: the tokens and rows of a micro-batch of class `c` that each piece has, and its variant.
- * Errors: INVALID, fewer rows than pieces. */
+ * Called once more when the number of places is known. Errors: INVALID, fewer rows than pieces. */
 opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows,
                               opi_cut_model *model, opipe_error *err);
 /* The batch axis in the values of a graph. */
@@ -245,9 +265,9 @@ typedef struct opi_piece_axes {
   opi_carry *carry; /* [n_values] */
   bool *mixed;      /* [n_values] */
 } opi_piece_axes;
-/* pieces.c: the cut of class `c` with every piece of a stage as a stage. axes [n_slices]: of the
- * first variant's graphs; NULL: no rows of micro-batches are cut. Errors: UNSUPPORTED, the tensor
- * whose rows are not contiguous, or that no token slice passes on. */
+/* pieces.c: the cut of class `c` with every piece of a stage as a stage. axes [opi_model_graphs]:
+ * of the first variant's graphs; NULL: no rows of micro-batches are cut. Errors: UNSUPPORTED, the
+ * tensor whose rows are not contiguous, or that no token slice passes on. */
 opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_piece_axes *axes,
                                 opi_cut_model *model, opipe_error *err);
 /* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that
@@ -255,17 +275,26 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
 opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
 /* members.c: OPI_SHARD_* of all the plan's graphs. */
 uint32_t opi_tensor_flags(const opi_decision *plan);
-/* members.c: divides a variant's graph among the members of tensor groups, by the stages of its
- * nodes. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
+/* members.c: divides the graph of a variant's slice among the members of tensor groups, by the
+ * stages of its nodes, into variant->shards. target: the value of `bound` to which a loss is
+ * attached, OPIPE_NONE: none. *out_classes [width]: parts of the logits that a loss reads; NULL:
+ * they are whole. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
 opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
-                                const uint32_t *stages, opi_variant *variant, opi_cut_model *model,
-                                opipe_error *err);
+                                const opi_bound *bound, const uint32_t *stages, uint32_t target,
+                                uint32_t slice, opi_variant *variant, opi_cut_model *model,
+                                const int64_t **out_classes, opipe_error *err);
+/* members.c: the parts of a member's inputs and outputs, whose training graph, if any, is made. */
+opipe_status opi_members_ports(const opi_bound *whole, const opi_shard_member *member,
+                               opi_variant_slice *io_slice, opi_arena *arena, opipe_error *err);
 /* members.c: cuts stages into stretches, alike in all members and variants: sets n_places and the
  * stages of nodes, which count places from then on. Errors: UNSUPPORTED, members whose collectives
  * differ. */
 opipe_status opi_members_stretch(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
 /* member_records.c: fills sums and splits from the stretches of the base. */
 opipe_status opi_members_split(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
+/* piece_plan.c: puts a record of the plan at a place of its stage, as a member's. */
+void opi_action_place(const opi_decision *plan, const opi_cut_model *model, uint32_t place,
+                      uint32_t member, opipe_action *io_action);
 /* member_records.c: how many records the plan's record `a` has at the places of its stage. */
 uint32_t opi_member_records_count(const opi_decision *plan, const opi_cut_model *model, uint32_t a);
 /* Writes a member's, in the order in which its rank runs them, from list[*io_n] on, and notes the
@@ -274,17 +303,14 @@ uint32_t opi_member_records_count(const opi_decision *plan, const opi_cut_model 
 uint32_t opi_member_records_add(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
                                 uint32_t member, opipe_action *list, uint32_t *io_n,
                                 uint32_t *last_of);
-/* member_params.c: the parameter table of all members; out_rows [n_members][n_values of the
- * member's graph]: see opi_cut_source. Allocates in the model's arena. */
+/* member_params.c: the parameter table of all members; out_rows [opi_model_graphs][n_values of the
+ * graph]: see opi_cut_source. Allocates in the model's arena. */
 opipe_status opi_members_table(opi_cut_model *model, const uint32_t ***out_rows, opipe_error *err);
 /* member_annotate.c: the divided parameters as IR 11 can say it; those that it cannot are logged as
  * a warning, by name. Allocates in `arena`. Errors: NOMEM. */
 opipe_status opi_shards_annotated(const opi_decision *plan, const opi_cut_model *model,
                                   const opi_model *file, const opi_logger *logger, opi_arena *arena,
                                   const opi_annotated_shards **out_shards, opipe_error *err);
-/* members_join.c: the cut of class `c` with every place of every member as a stage. */
-opipe_status opi_members_compose(const opi_decision *plan, uint32_t c, opi_cut_model *model,
-                                 opipe_error *err);
 /* piece_plan.c: fills model->piece_plan. A forward plan's records are filled only by the first call
  * after opi_cut_model_build: the number of requests in a body follows from the cut. */
 opipe_status opi_piece_plan_build(const opi_decision *plan, opi_cut_model *model, opipe_error *err);

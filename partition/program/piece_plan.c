@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plan in which every piece of a stage is a stage of its own (opi_piece_place_of numbers them).
  *
- *   unequal replicas   the pieces of replica 0, then those of replica 1, and so on
- *   token slices       in each of these: the pieces of slice 0, then those of slice 1
- *   halves             in each of these: the forward, then the backwards of the parts
- *
- *   tensor groups      the members' first stretches, then the sums behind these, and so on
+ *   stretches          the pieces of the first, then those of the sums behind it, and so on
+ *   unequal replicas   in each of these: the pieces of replica 0, then those of replica 1, and so
+ * on token slices       in each of these: the pieces of slice 0, then those of slice 1 halves in
+ * each of these: the forward, then the backwards of the parts tensor groups      in each of these:
+ * one piece for every member
  *
  * If replicas share micro-batches, each is a piece of its own; else pieces belong to the replica
  * that their micro-batch passes. Every member of a tensor group is on a rank of its own. */
@@ -14,13 +14,13 @@
 #include "partition/program/model.h"
 #include "partition/schedule/compute_order.h"
 
-/* How much of a stage's phase a place takes, by the work of the member that has most. */
-static double work_at(const opi_cut_model *model, uint32_t stage, uint32_t place, uint32_t phase) {
+/* How much of a stage's phase a piece of all members takes, by the work of the member that has
+ * most; piece: member 0's. */
+static double work_at(const opi_cut_model *model, uint32_t piece, uint32_t phase) {
   enum { FLOPS_OF_BYTE = 8 }; /* roughly what devices compute while they read one */
   const opi_cut *cut = model->cuts[0];
   double most = 0;
-  for (uint32_t k = 0; k < model->n_members; ++k) {
-    const uint32_t v = stage * model->n_pieces + place * model->n_members + k;
+  for (uint32_t v = piece; v < piece + model->n_members; ++v) {
     double sum = 0;
     for (uint32_t p = 0; p < cut->n_kinds; ++p) {
       const opi_program *program = opi_program_of(cut, v, p);
@@ -32,20 +32,21 @@ static double work_at(const opi_cut_model *model, uint32_t stage, uint32_t place
   return most;
 }
 
-/* The times of a stage's stretches, the same for all members, which meet at every sum: so all their
- * modelled times agree. */
+/* The times of the pieces of a stage of tensor groups, the same for all members, which meet at
+ * every sum: so all their modelled times agree. */
 static double *spread_places(const opi_decision *plan, opi_cut_model *model, const double *ns,
                              uint32_t phase) {
-  const uint32_t n = plan->n_stages * model->n_pieces;
+  const uint32_t n = plan->n_stages * model->n_pieces, width = model->n_members;
   double *out = ns == NULL ? NULL : OPI_ARENA_ARRAY(&model->arena, double, n);
   for (uint32_t s = 0; out != NULL && s < plan->n_stages; ++s) {
+    const uint32_t first = s * model->n_pieces, end = first + model->n_pieces;
     double sum = 0;
-    for (uint32_t p = 0; p < model->n_places; ++p)
-      sum += work_at(model, s, p, phase);
-    for (uint32_t p = 0; p < model->n_places; ++p) {
-      const double share = sum > 0 ? work_at(model, s, p, phase) / sum : p == 0;
-      for (uint32_t k = 0; k < model->n_members; ++k)
-        out[s * model->n_pieces + p * model->n_members + k] = ns[s] * share;
+    for (uint32_t v = first; v < end; v += width)
+      sum += work_at(model, v, phase);
+    for (uint32_t v = first; v < end; v += width) {
+      const double share = sum > 0 ? work_at(model, v, phase) / sum : v == first;
+      for (uint32_t k = 0; k < width; ++k)
+        out[v + k] = ns[s] * share;
     }
   }
   return out;
@@ -63,32 +64,37 @@ static double *spread(const opi_decision *plan, opi_cut_model *model, const doub
   return out;
 }
 
-/* Finds a record's place among the pieces. */
-static opipe_status place_action(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
-                                 opipe_action *action, opipe_error *err) {
+static opipe_status check_action(const opi_decision *plan, const opi_cut_model *model, uint32_t a,
+                                 opipe_error *err) {
+  const opipe_action *action = &plan->actions[a];
   const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
   const bool forward = action->pass == OPIPE_PASS_FORWARD;
   const uint32_t n_replicas = plan->shares == NULL || action->stage >= plan->n_stages
                                   ? plan->n_replicas
                                   : plan->shares[action->stage];
-  if (action->stage >= plan->n_stages || action->slice >= model->n_slices ||
-      action->part >= (forward ? 1 : n_parts) || action->replica >= n_replicas) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "schedule '%s', action %u: stage %u of %u, slice %u of %u, part %u of %u, "
-                    "replica %u of %u",
-                    plan->schedule, a, action->stage, plan->n_stages, action->slice,
-                    model->n_slices, action->part, forward ? 1 : n_parts, action->replica,
-                    n_replicas);
-  }
-  const opi_piece_place at = {.share = plan->shares == NULL ? 0 : action->replica,
-                              .slice = action->slice,
-                              .part = n_parts == 1 || forward ? 0 : 1u + action->part};
-  action->stage = action->stage * model->n_pieces + opi_piece_at_place(plan, at);
-  action->slice = 0;
-  action->part = 0;
+  if (action->stage < plan->n_stages && action->slice < model->n_slices &&
+      action->part < (forward ? 1 : n_parts) && action->replica < n_replicas)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_INVALID,
+                  "schedule '%s', action %u: stage %u of %u, slice %u of %u, part %u of %u, "
+                  "replica %u of %u",
+                  plan->schedule, a, action->stage, plan->n_stages, action->slice, model->n_slices,
+                  action->part, forward ? 1 : n_parts, action->replica, n_replicas);
+}
+
+void opi_action_place(const opi_decision *plan, const opi_cut_model *model, uint32_t place,
+                      uint32_t member, opipe_action *io_action) {
+  const bool forward = io_action->pass == OPIPE_PASS_FORWARD;
+  const opi_piece_place at = {.share = plan->shares == NULL ? 0 : io_action->replica,
+                              .slice = io_action->slice,
+                              .part = plan->n_parts <= 1 || forward ? 0 : 1u + io_action->part,
+                              .member = member,
+                              .place = place};
+  io_action->stage = io_action->stage * model->n_pieces + opi_piece_at_place(plan, at);
+  io_action->slice = 0;
+  io_action->part = 0;
   if (plan->shares != NULL)
-    action->replica = 0;
-  return OPIPE_OK;
+    io_action->replica = 0;
 }
 
 enum { RECORDS_MOST = 1 << 19 }; /* in a body */
@@ -167,8 +173,7 @@ static opipe_status count_records(const opi_decision *plan, const opi_cut_model 
                                   uint64_t *out_n, opipe_error *err) {
   uint64_t n = 0;
   for (uint32_t a = 0; a < plan->n_actions; ++a) {
-    opipe_action placed = plan->actions[a];
-    OPI_TRY(place_action(plan, model, a, &placed, err));
+    OPI_TRY(check_action(plan, model, a, err));
     n += model->n_members == 1 ? 1 : opi_member_records_count(plan, model, a);
   }
   *out_n = n * model->n_members;
@@ -186,7 +191,7 @@ static void add_records(const opi_decision *plan, const opi_cut_model *model, ui
       continue;
     }
     list[n] = plan->actions[a];
-    (void)place_action(plan, model, a, &list[n++], NULL); /* checked */
+    opi_action_place(plan, model, 0, 0, &list[n++]);
     ++a;
   }
   *io_at += n;

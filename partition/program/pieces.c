@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pieces: tokens and rows of a micro-batch, with some of a stage's phases, as stages of their own.
+/* Pieces: tokens and rows of a micro-batch, with some of a stage's phases, as stages of their own;
+ * in tensor groups, for every member and place of the stage.
  *
  *   token slices               F, B of the first tokens ──> F, B of the next ones  the next slice
  *                                                                                  reads the keys
@@ -9,10 +10,15 @@
  *   replicas that cut (2, 1)   F, B of the first rows ─┬─ F, B of all rows  a message for every
  *                              F, B of the other rows ─┘                    overlap of rows
  *
- * All three may be combined: a piece has the tokens of one slice, the rows of one share, or of one
- * part of its backward.
+ *   tensor groups              a place of a member's program ──> sums ──> the next place
+ *
+ * All may be combined: a piece has the tokens of one slice, the rows of one share, or of one part
+ * of its backward, in the graph of one member. Programs of even places are the members' own; odd
+ * ones have none, but meetings (member_meetings.c). Routes lead from a member to itself.
  */
 #include "partition/program/pieces.h"
+
+#include <string.h>
 
 enum { FORWARD = 1u << OPI_PHASE_F, BACKWARD = 1u << OPI_PHASE_I | 1u << OPI_PHASE_W };
 
@@ -27,7 +33,10 @@ static opipe_status place_piece(const opi_decision *plan, uint32_t s, uint32_t k
   const opi_piece_place at = opi_piece_place_of(plan, k);
   const uint32_t n_parts = plan->n_parts > 1 ? plan->n_parts : 1;
   const uint32_t n_shares = plan->shares == NULL ? 1 : plan->shares[s];
-  *piece = (opi_piece){.variant = OPIPE_NONE, .slice = at.slice, .share = at.share};
+  *piece = (opi_piece){.variant = OPIPE_NONE,
+                       .graph = at.slice * opi_plan_width(plan) + at.member,
+                       .slice = at.slice,
+                       .share = at.share};
   if (at.share >= n_shares)
     return OPIPE_OK;
   piece->first = first_row(rows, n_shares, at.share);
@@ -73,7 +82,14 @@ opipe_status opi_pieces_place(const opi_decision *plan, uint32_t c, int64_t rows
 /* ---- cells ---- */
 
 static const opi_cut *cut_of(const opi_composing *m, const opi_piece *piece) {
-  return m->model->variants[piece->variant].slices[piece->slice].cut;
+  return m->model->variants[piece->variant].slices[piece->graph].cut;
+}
+
+/* Whether the member of the piece's graph gives the output: whole ones are member 0's. */
+static bool gives_output(const opi_composing *m, const opi_piece *piece, uint32_t output) {
+  const opi_port_part *parts = m->model->variants[piece->variant].slices[piece->graph].output_parts;
+  return output == OPIPE_NONE || parts == NULL || piece->graph % m->model->n_members == 0 ||
+         parts[output].axis >= 0;
 }
 
 static opipe_status list_piece(opi_composing *m, uint32_t v, bool count) {
@@ -94,6 +110,7 @@ static opipe_status list_piece(opi_composing *m, uint32_t v, bool count) {
     if (!own && (cell.phase != OPI_PHASE_F || (cell.readers & phases) == 0))
       continue;
     cell.stage = v;
+    cell.output = gives_output(m, &m->pieces[v], cell.output) ? cell.output : OPIPE_NONE;
     cell.readers &= phases;
     cell.route = OPIPE_NONE;
     cell.n_routes = 0;
@@ -116,9 +133,10 @@ static opipe_status list_piece(opi_composing *m, uint32_t v, bool count) {
 
 /* The piece with the same tokens' and rows' forward. */
 static uint32_t forward_piece(const opi_composing *m, uint32_t v) {
-  opi_piece_place at = opi_piece_place_of(m->plan, v % m->n_pieces);
+  const uint32_t n_pieces = m->model->n_pieces;
+  opi_piece_place at = opi_piece_place_of(m->plan, v % n_pieces);
   at.part = 0;
-  return v - v % m->n_pieces + opi_piece_at_place(m->plan, at);
+  return v - v % n_pieces + opi_piece_at_place(m->plan, at);
 }
 
 static opipe_status list_cells(opi_composing *m) {
@@ -157,8 +175,10 @@ static opipe_status take_program(opi_composing *m, uint32_t v, uint32_t which) {
   if (m->pieces[v].phases == 0 || (opi_program_phases(which) & ~m->pieces[v].phases) != 0)
     return OPIPE_OK;
   const opi_cut *from = cut_of(m, &m->pieces[v]);
-  *program = *opi_program_of(from, s, which);
   c->used[v] |= from->used[s] & 1u << which;
+  if (opi_piece_place_of(m->plan, v % m->model->n_pieces).place % 2 == 1)
+    return OPIPE_OK; /* sums alone */
+  *program = *opi_program_of(from, s, which);
   const uint32_t n = program->graph.n_boundaries;
   uint32_t *cells = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
   if (cells == NULL)
@@ -174,26 +194,26 @@ static opipe_status take_program(opi_composing *m, uint32_t v, uint32_t which) {
   return OPIPE_OK;
 }
 
-/* Lists outputs: every piece with the forward of the stage that makes one has its rows and tokens.
- * An output that is passed through is so in all. */
+/* Lists outputs: every piece with the forward of the stage that makes one has its rows, tokens and
+ * part. An output that is passed through is so in all. */
 static opipe_status list_outputs(opi_composing *m) {
   opi_cut *c = m->cut;
-  const uint32_t n = c->graph->n_outputs * m->n_pieces;
-  c->output_port = m->slices[0].base->output_port;
-  c->n_pieces = m->n_pieces;
-  c->output_cell = OPI_ARENA_ARRAY(&c->arena, uint32_t, n);
+  const uint32_t n = c->graph->n_outputs * m->model->n_pieces;
+  c->output_port = m->graphs[0].base->output_port;
+  c->n_pieces = m->model->n_pieces;
+  c->output_cell = OPI_ARENA_ARRAY(&c->arena, uint32_t, (size_t)n + 1);
   if (c->output_cell == NULL)
     return opi_fail_nomem(m->err, n * sizeof(uint32_t), "pieces");
-  for (uint32_t i = 0; i < n; ++i) {
+  memset(c->output_cell, 0xff, n * sizeof *c->output_cell);
+  for (uint32_t i = 0; i < c->graph->n_outputs * m->n_pieces; ++i) {
     const uint32_t output = i / m->n_pieces, k = i % m->n_pieces;
-    const opi_cut *base = m->slices[opi_piece_place_of(m->plan, k).slice].base;
+    const opi_cut *base = m->graphs[m->pieces[k].graph].base; /* the same in all stages */
     const uint32_t cell = output < base->graph->n_outputs ? base->output_cell[output] : OPIPE_NONE;
-    c->output_cell[i] = OPIPE_NONE;
     if (cell == OPIPE_NONE)
       continue;
     const uint32_t v = base->cells[cell].stage * m->n_pieces + k;
-    if ((m->pieces[v].phases & FORWARD) != 0)
-      c->output_cell[i] = opi_cell_in_piece(m, v, cell);
+    if ((m->pieces[v].phases & FORWARD) != 0 && gives_output(m, &m->pieces[v], output))
+      c->output_cell[output * c->n_pieces + v % c->n_pieces] = opi_cell_in_piece(m, v, cell);
   }
   return OPIPE_OK;
 }
@@ -204,6 +224,8 @@ static opipe_status compose(opi_composing *m) {
   OPI_TRY(list_cells(m));
   OPI_TRY(opi_pieces_join(m));
   OPI_TRY(list_outputs(m));
+  if (m->model->n_members > 1)
+    OPI_TRY(opi_pieces_meet(m));
   c->programs = OPI_ARENA_ARRAY(&c->arena, opi_program, n);
   if (c->programs == NULL)
     return opi_fail_nomem(m->err, n * sizeof *c->programs, "pieces");
@@ -212,14 +234,15 @@ static opipe_status compose(opi_composing *m) {
   return OPIPE_OK;
 }
 
-static opipe_status list_slices(opi_composing *m, const opi_piece_axes *axes) {
+static opipe_status list_graphs(opi_composing *m, const opi_piece_axes *axes) {
   const opi_cut_model *model = m->model;
-  m->slices = OPI_ARENA_ARRAY(&m->scratch, opi_composed_slice, model->n_slices);
-  if (m->slices == NULL)
-    return opi_fail_nomem(m->err, model->n_slices * sizeof *m->slices, "pieces");
-  for (uint32_t k = 0; k < model->n_slices; ++k) {
+  const uint32_t n = opi_model_graphs(model);
+  m->graphs = OPI_ARENA_ARRAY(&m->scratch, opi_composed_graph, n);
+  if (m->graphs == NULL)
+    return opi_fail_nomem(m->err, n * sizeof *m->graphs, "pieces");
+  for (uint32_t k = 0; k < n; ++k) {
     const opi_variant_slice *first = &model->variants[0].slices[k];
-    m->slices[k] = (opi_composed_slice){.base = first->cut,
+    m->graphs[k] = (opi_composed_graph){.base = first->cut,
                                         .graph = first->graph,
                                         .other = &model->variants[model->n_variants - 1].slices[k],
                                         .axes = axes == NULL ? NULL : &axes[k]};
@@ -243,6 +266,7 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
   cut->n_kinds = first->cut->n_kinds;
   cut->sources = first->cut->sources;
   cut->trained = first->cut->trained;
+  cut->parts = first->cut->parts;
   cut->n_params = first->cut->n_params;
   cut->n_stages = plan->n_stages * model->n_pieces;
   opi_composing m = {.plan = plan,
@@ -250,10 +274,10 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
                      .pieces = model->pieces[c],
                      .rows = model->variants[0].rows,
                      .cut = cut,
-                     .n_pieces = model->n_pieces,
+                     .n_pieces = opi_pieces_of_place(model),
                      .err = err};
   opi_arena_init(&m.scratch, plan->allocator, 0);
-  opipe_status status = list_slices(&m, axes);
+  opipe_status status = list_graphs(&m, axes);
   if (status == OPIPE_OK)
     status = compose(&m);
   opi_arena_release(&m.scratch);

@@ -28,13 +28,17 @@ static uint32_t find_dim(const opi_decision *plan, const opi_model *file) {
 static opipe_status place_slices(const opi_decision *plan, int64_t n_tokens,
                                  opi_variant_slice *slices, opipe_error *err) {
   const int64_t n = plan->n_slices;
+  const uint32_t width = opi_plan_width(plan);
   int64_t at = 0;
   for (int64_t k = 0; k < n; ++k) {
-    slices[k].first = at;
-    slices[k].length = plan->slice_lengths != NULL ? (int64_t)plan->slice_lengths[k]
-                                                   : n_tokens / n + (k < n_tokens % n);
-    at += slices[k].length;
-    if (slices[k].length < 1) {
+    const int64_t length = plan->slice_lengths != NULL ? (int64_t)plan->slice_lengths[k]
+                                                       : n_tokens / n + (k < n_tokens % n);
+    for (uint32_t i = 0; i < width; ++i) {
+      slices[k * width + i].first = at;
+      slices[k * width + i].length = length;
+    }
+    at += length;
+    if (length < 1) {
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %lld slices of %lld tokens",
                       plan->schedule, (long long)n, (long long)n_tokens);
     }
@@ -245,12 +249,13 @@ static opipe_status cut_tokens(const opi_decision *plan, const opi_bind_options 
   opi_arena_init(&scratch, plan->allocator, 0);
   opipe_status status = list_outputs(plan, variant->bound, &scratch, &wish, err);
   for (uint32_t k = 0; k < n_slices && status == OPIPE_OK; ++k) {
-    opi_variant_slice *slice = &variant->slices[k];
+    const opi_variant_slice *slice = &variant->slices[k * opi_plan_width(plan)];
     wish.first = slice->first;
     wish.length = slice->length;
-    status = opi_slice_tokens(tokens, &wish, base->evaluator, plan->allocator, &slice->tokens, err);
+    status =
+        opi_slice_tokens(tokens, &wish, base->evaluator, plan->allocator, &variant->tokens[k], err);
     if (status == OPIPE_OK)
-      status = check_types(slice->tokens, err);
+      status = check_types(variant->tokens[k], err);
   }
   opi_arena_release(&scratch);
   return status;

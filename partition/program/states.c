@@ -461,22 +461,32 @@ uint32_t opi_state_rank(const opi_decision *plan, uint32_t index, uint32_t home)
 
 /* ---- members ---- */
 
+/* A member's part of an input or output. */
+static const opi_port_part *port_of(const opi_cut_model *model, uint32_t member, bool input,
+                                    uint32_t port) {
+  const opi_variant_slice *slice = &model->variants[model->base].slices[member];
+  return &(input ? slice->input_parts : slice->output_parts)[port];
+}
+
 /* Whether members have consecutive runs in order: then *out_parts [width] in the arena. */
-static opipe_status parts_of(const opi_port_part *ports, uint32_t width, opi_arena *arena,
-                             int64_t **out_parts, bool *out_good, opipe_error *err) {
+static opipe_status parts_of(const opi_cut_model *model, bool input, uint32_t port,
+                             opi_arena *arena, int64_t **out_parts, bool *out_good,
+                             opipe_error *err) {
+  const uint32_t width = model->n_members;
+  const opi_port_part *first = port_of(model, 0, input, port);
   int64_t next = 0;
   *out_good = true;
   *out_parts = OPI_ARENA_ARRAY(arena, int64_t, width);
   if (*out_parts == NULL)
     return opi_fail_nomem(err, width * sizeof **out_parts, "states");
   for (uint32_t k = 0; k < width && *out_good; ++k) {
-    const opi_port_part *p = &ports[k];
+    const opi_port_part *p = port_of(model, k, input, port);
     *out_good =
-        p->axis >= 0 && p->axis == ports[0].axis && p->n_runs == 1 && p->runs[0].first == next;
+        p->axis >= 0 && p->axis == first->axis && p->n_runs == 1 && p->runs[0].first == next;
     (*out_parts)[k] = *out_good ? p->runs[0].n : 0;
     next += (*out_parts)[k];
   }
-  *out_good = *out_good && next == ports[0].n_whole;
+  *out_good = *out_good && next == first->n_whole;
   return OPIPE_OK;
 }
 
@@ -490,11 +500,10 @@ opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, o
     int64_t *in = NULL, *out = NULL;
     bool good = port != OPIPE_NONE, made = false;
     if (good)
-      OPI_TRY(parts_of(&cut->input_parts[port * width], width, arena, &in, &good, err));
-    OPI_TRY(
-        parts_of(&cut->output_parts[pair->output_index * width], width, arena, &out, &made, err));
+      OPI_TRY(parts_of(model, true, port, arena, &in, &good, err));
+    OPI_TRY(parts_of(model, false, pair->output_index, arena, &out, &made, err));
     if (!good || !made ||
-        cut->input_parts[port * width].axis != cut->output_parts[pair->output_index * width].axis ||
+        port_of(model, 0, true, port)->axis != port_of(model, 0, false, pair->output_index)->axis ||
         memcmp(in, out, width * sizeof *in) != 0) {
       return opi_fail(
           err, OPIPE_E_UNSUPPORTED,
@@ -502,8 +511,8 @@ opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, o
           "(heads) alike as an output and as an input, which streams keep",
           pair->output, pair->input, width);
     }
-    pair->axis = cut->input_parts[port * width].axis;
-    pair->whole = cut->input_parts[port * width].n_whole;
+    pair->axis = port_of(model, 0, true, port)->axis;
+    pair->whole = port_of(model, 0, true, port)->n_whole;
     pair->parts = in;
   }
   return OPIPE_OK;

@@ -36,19 +36,16 @@ opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_
   return OPIPE_OK;
 }
 
-/* Graphs of a variant: of its slices, or of the members of a tensor group. */
-static uint32_t n_graphs(const opi_cut_model *model) {
-  return model->n_slices * model->n_members;
-}
-
 /* Frees its contents and keeps its rows. */
 static void empty(const opi_cut_model *model, opi_variant *variant) {
-  for (uint32_t k = variant->slices == NULL ? 0 : n_graphs(model); k-- > 0;) {
+  for (uint32_t k = variant->slices == NULL ? 0 : opi_model_graphs(model); k-- > 0;) {
     opi_cut_free(variant->slices[k].cut);
     opi_training_free(variant->slices[k].training);
-    opi_token_slice_free(variant->slices[k].tokens);
   }
-  opi_shards_free(variant->shards);
+  for (uint32_t k = variant->shards == NULL ? 0 : model->n_slices; k-- > 0;)
+    opi_shards_free(variant->shards[k]);
+  for (uint32_t k = variant->tokens == NULL ? 0 : model->n_slices; k-- > 0;)
+    opi_token_slice_free(variant->tokens[k]);
   opi_bound_free(variant->own);
   *variant = (opi_variant){.rows = variant->rows};
 }
@@ -62,8 +59,14 @@ void opi_variants_free(opi_cut_model *model) {
     empty(model, &model->variants[model->base]);
 }
 
+/* Whether members' graphs for other numbers of rows are divided anew: their rows do not scale with
+ * those of the batch. */
+static bool divides_anew(const making *m) {
+  return m->plan->division.sequence && m->model->n_members > 1 && m->model->n_variants > 1;
+}
+
 static opipe_status make_slices(const making *m, opi_variant *variant, opipe_error *err) {
-  const uint32_t n = n_graphs(m->model);
+  const uint32_t n = opi_model_graphs(m->model);
   variant->slices = OPI_ARENA_ARRAY(&m->model->arena, opi_variant_slice, n);
   return variant->slices == NULL ? opi_fail_nomem(err, n * sizeof(opi_variant_slice), "graphs")
                                  : OPIPE_OK;
@@ -91,12 +94,12 @@ static opipe_status note_states(const making *m, opi_variant_slice *slice, opipe
   return OPIPE_OK;
 }
 
-/* whole: the graph of a micro-batch, or of a member. */
-static opipe_status finish_forward(const making *m, const opi_bound *whole,
+/* whole: the graph of a micro-batch; bound: of the slice or member. */
+static opipe_status finish_forward(const making *m, const opi_bound *whole, const opi_bound *bound,
                                    const opi_train_member *member, opi_variant_slice *slice,
                                    opipe_error *err) {
   OPI_TRY(note_states(m, slice, err));
-  return opi_forward_draws(m->plan, m->file, m->bind, whole, &m->model->token_axes, member,
+  return opi_forward_draws(m->plan, m->file, m->bind, whole, bound, &m->model->token_axes, member,
                            &m->model->arena, slice, err);
 }
 
@@ -131,15 +134,17 @@ static opipe_status differentiate(const making *m, const opi_bound *whole, const
                                   opipe_error *err) {
   slice->graph = bound->graph;
   if (!opi_plan_trains(m->plan))
-    return finish_forward(m, whole, member, slice, err);
+    return finish_forward(m, whole, bound, member, slice, err);
   OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
                              &m->model->token_axes, member, m->bind, &slice->training, err));
   take_training(slice);
   return OPIPE_OK;
 }
 
-static opipe_status make_slice(const making *m, const opi_variant *variant,
-                               opi_variant_slice *slice, opipe_error *err) {
+static opipe_status make_slice(const making *m, opi_variant *variant, uint32_t k,
+                               opipe_error *err) {
+  opi_variant_slice *slice = &variant->slices[k];
+  slice->tokens = variant->tokens == NULL ? NULL : variant->tokens[k];
   const opi_bound *bound = slice->tokens == NULL ? variant->bound : slice->tokens->bound;
   slice->outputs = slice->tokens == NULL ? NULL : slice->tokens->outputs;
   slice->n_outputs = slice->tokens == NULL ? 0 : slice->tokens->n_outputs;
@@ -147,23 +152,86 @@ static opipe_status make_slice(const making *m, const opi_variant *variant,
   return differentiate(m, variant->bound, bound, NULL, slice, err);
 }
 
-static opipe_status make_members(const making *m, opi_variant *variant, opipe_error *err) {
-  const uint32_t *stages = NULL;
-  OPI_TRY(assign(m, variant->bound, &stages, err));
-  OPI_TRY(opi_members_divide(m->plan, m->bind, stages, variant, m->model, err));
-  for (uint32_t k = 0; k < m->model->n_members; ++k) {
-    const opi_bound *bound = variant->shards->members[k].bound;
-    const opi_divided_classes classes = {variant->classes, m->model->n_members, k};
-    const opi_train_member member = {variant->bound, &variant->shards->members[k],
-                                     variant->classes == NULL ? NULL : &classes};
-    OPI_TRY(differentiate(m, bound, bound, &member, &variant->slices[k], err));
+/* The place of a value in a list; OPIPE_NONE: it is not there. */
+static uint32_t index_of(const uint32_t *list, uint32_t n, uint32_t value) {
+  uint32_t i = 0;
+  while (i < n && list[i] != value)
+    ++i;
+  return i == n ? OPIPE_NONE : i;
+}
+
+/* The member's input or output in the place of a slice's. */
+static uint32_t input_in(const opi_graph *own, const opi_graph *g, uint32_t value) {
+  const uint32_t i = index_of(g->inputs, g->n_inputs, value);
+  return i < own->n_inputs ? own->inputs[i] : OPIPE_NONE;
+}
+static uint32_t output_in(const opi_graph *own, const opi_graph *g, uint32_t value) {
+  const uint32_t i = index_of(g->outputs, g->n_outputs, value);
+  return i < own->n_outputs ? own->outputs[i] : OPIPE_NONE;
+}
+
+/* A token slice with a member's values: it has inputs and outputs in the slice's order. */
+static opipe_status take_tokens(const making *m, const opi_token_slice *from,
+                                const opi_shard_member *member, opi_variant_slice *slice,
+                                opipe_error *err) {
+  opi_arena *arena = &m->model->arena;
+  const opi_graph *g = from->bound->graph, *own = member->bound->graph;
+  opi_token_slice *tokens = OPI_ARENA_NEW(arena, opi_token_slice);
+  if (tokens == NULL)
+    return opi_fail_nomem(err, sizeof *tokens, "a slice's graph");
+  *tokens = *from;
+  tokens->bound = member->bound;
+  tokens->states = opi_arena_copy(arena, from->states, from->n_states * sizeof *from->states);
+  tokens->outputs = opi_arena_copy(arena, from->outputs, from->n_outputs * sizeof *from->outputs);
+  if (tokens->states == NULL || tokens->outputs == NULL)
+    return opi_fail_nomem(err, from->n_states * sizeof *from->states, "a slice's graph");
+  for (uint32_t i = 0; i < from->n_states; ++i) {
+    opi_token_state *state = &tokens->states[i];
+    state->past = input_in(own, g, state->past);
+    state->present = output_in(own, g, state->present);
+  }
+  for (uint32_t o = 0; o < from->n_outputs; ++o)
+    tokens->outputs[o].value = output_in(own, g, tokens->outputs[o].value);
+  slice->tokens = tokens;
+  slice->outputs = tokens->outputs;
+  slice->n_outputs = tokens->n_outputs;
+  return OPIPE_OK;
+}
+
+/* The graphs of all members for slice k, whose graph `bound` is divided. tokens NULL: it has whole
+ * sequences. */
+static opipe_status make_members(const making *m, uint32_t k, const opi_bound *bound,
+                                 const opi_token_slice *tokens, opi_variant *variant,
+                                 opipe_error *err) {
+  opi_cut_model *model = m->model;
+  const uint32_t *stages = NULL, first = k * model->n_members;
+  const int64_t *parts = NULL;
+  OPI_TRY(assign(m, bound, &stages, err));
+  const uint32_t target = m->plan->train == NULL || m->plan->train->loss.kind == OPI_LOSS_OUTPUT
+                              ? OPIPE_NONE
+                          : tokens != NULL ? tokens->outputs[0].value
+                                           : opi_train_target(m->plan, bound->graph);
+  OPI_TRY(
+      opi_members_divide(m->plan, m->bind, bound, stages, target, k, variant, model, &parts, err));
+  for (uint32_t i = 0; i < model->n_members; ++i) {
+    opi_variant_slice *slice = &variant->slices[first + i];
+    const opi_shard_member *of = &variant->shards[k]->members[i];
+    const opi_divided_classes classes = {parts, model->n_members, i};
+    const opi_train_member member = {
+        bound, of, parts == NULL ? NULL : &classes,
+        variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i]};
+    if (tokens != NULL)
+      OPI_TRY(take_tokens(m, tokens, of, slice, err));
+    OPI_TRY(differentiate(m, tokens == NULL ? of->bound : variant->bound, of->bound, &member, slice,
+                          err));
+    OPI_TRY(opi_members_ports(bound, of, slice, &model->arena, err));
   }
   return OPIPE_OK;
 }
 
-static opipe_status name_tokens(const opi_cut_model *model, uint32_t k, opipe_status status,
+static opipe_status name_tokens(const opi_cut_model *model, uint32_t graph, opipe_status status,
                                 opipe_error *err) {
-  const opi_variant_slice *slice = &model->variants[model->base].slices[k];
+  const opi_variant_slice *slice = &model->variants[model->base].slices[graph];
   return status >= 0 || model->n_slices == 1
              ? status
              : opi_error_prefix(err, "tokens %lld to %lld: ", (long long)slice->first,
@@ -187,21 +255,67 @@ static opipe_status bind_whole(const making *m, bool first, opi_variant *variant
   return OPIPE_OK;
 }
 
+static const opi_token_slice *tokens_of(const opi_variant *variant, uint32_t slice) {
+  return variant->tokens == NULL ? NULL : variant->tokens[slice];
+}
+
+/* If other numbers of rows are divided anew, what the base has without effect is noted. */
+static opipe_status record_choices(const making *m, opi_variant *base, opipe_error *err) {
+  opi_arena *arena = &m->model->arena;
+  const uint32_t n = opi_model_graphs(m->model);
+  for (uint32_t i = 0; divides_anew(m) && i < OPI_COUNT(base->choices); ++i) {
+    base->choices[i] = OPI_ARENA_ARRAY(arena, opi_choices, n);
+    if (base->choices[i] == NULL)
+      return opi_fail_nomem(err, n * sizeof(opi_choices), "graphs");
+    for (uint32_t k = 0; k < n; ++k)
+      base->choices[i][k].arena = arena;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status repeat_choices(const making *m, const opi_variant *base, opi_variant *variant,
+                                   opipe_error *err) {
+  const uint32_t n = opi_model_graphs(m->model);
+  for (uint32_t i = 0; i < OPI_COUNT(base->choices); ++i) {
+    variant->choices[i] =
+        opi_arena_copy(&m->model->arena, base->choices[i], n * sizeof(opi_choices));
+    if (variant->choices[i] == NULL)
+      return opi_fail_nomem(err, n * sizeof(opi_choices), "graphs");
+    for (uint32_t k = 0; k < n; ++k)
+      variant->choices[i][k].repeats = true;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status cut_tokens(const making *m, opi_variant *variant, opipe_error *err) {
+  opi_cut_model *model = m->model;
+  if (model->n_slices == 1)
+    return OPIPE_OK;
+  variant->tokens = OPI_ARENA_ARRAY(&model->arena, opi_token_slice *, model->n_slices);
+  return variant->tokens == NULL
+             ? opi_fail_nomem(err, model->n_slices * sizeof *variant->tokens, "slices")
+             : opi_slices_cut(m->plan, m->file, m->bind, variant, model, err);
+}
+
 static opipe_status bind_variant(const making *m, bool first, opi_variant *variant,
                                  opipe_error *err) {
   opi_cut_model *model = m->model;
   OPI_TRY(make_slices(m, variant, err));
   OPI_TRY(bind_whole(m, first, variant, err));
   if (first) {
+    OPI_TRY(record_choices(m, variant, err));
     OPI_TRY(
         opi_token_axes_find(m->plan, m->file, m->bind, variant->rows, variant->bound, model, err));
   }
-  if (model->n_slices > 1)
-    OPI_TRY(opi_slices_cut(m->plan, m->file, m->bind, variant, model, err));
-  if (model->n_members > 1)
-    return make_members(m, variant, err);
-  for (uint32_t k = 0; k < model->n_slices; ++k)
-    OPI_TRY(name_tokens(model, k, make_slice(m, variant, &variant->slices[k], err), err));
+  OPI_TRY(cut_tokens(m, variant, err));
+  for (uint32_t k = 0; k < model->n_slices; ++k) {
+    const uint32_t graph = k * model->n_members;
+    OPI_TRY(name_tokens(model, graph,
+                        model->n_members > 1 ? make_members(m, k, opi_variant_bound(variant, k),
+                                                            tokens_of(variant, k), variant, err)
+                                             : make_slice(m, variant, k, err),
+                        err));
+  }
   return OPIPE_OK;
 }
 
@@ -230,7 +344,7 @@ static opipe_status resize_variant(const making *m, const opi_variant *base,
                                    opipe_error *err) {
   const opi_row_change change = {base->rows, probe->rows, variant->rows};
   OPI_TRY(make_slices(m, variant, err));
-  for (uint32_t k = 0; k < n_graphs(m->model); ++k) {
+  for (uint32_t k = 0; k < opi_model_graphs(m->model); ++k) {
     OPI_TRY(name_tokens(
         m->model, k,
         resize_slice(m, &base->slices[k], &probe->slices[k], &change, &variant->slices[k], err),
@@ -245,9 +359,9 @@ static bool same_uses(const uint32_t *a, uint32_t n_a, const uint32_t *b, uint32
   return n_a == n_b && (n_a == 0 || memcmp(a, b, n_a * sizeof *a) == 0);
 }
 
-/* Checks that the graphs of a member in two variants have the same nodes. */
+/* Checks that a graph has the same nodes in two variants. */
 static opipe_status compare(const opi_variant *base, const opi_variant *other, uint32_t k,
-                            opipe_error *err) {
+                            uint32_t n_members, opipe_error *err) {
   const opi_graph *a = base->slices[k].graph, *b = other->slices[k].graph;
   uint32_t n = 0;
   while (n < a->n_nodes && n < b->n_nodes && strcmp(a->nodes[n].op, b->nodes[n].op) == 0 &&
@@ -260,44 +374,70 @@ static opipe_status compare(const opi_variant *base, const opi_variant *other, u
       err, OPIPE_E_UNSUPPORTED,
       "sequence=1: member %u of a tensor group has another graph with %lld row%s of the "
       "batch than with %lld, from '%.80s' on: micro-batches must have equally many rows",
-      k, (long long)other->rows, other->rows == 1 ? "" : "s", (long long)base->rows,
+      k % n_members, (long long)other->rows, other->rows == 1 ? "" : "s", (long long)base->rows,
       n < b->n_nodes ? b->nodes[n].name : "its end");
 }
 
-/* The whole graph for the variant's rows, derived from those of two, is divided: rows of members do
- * not scale with those of the batch. */
-static opipe_status divide_variant(const making *m, const opi_variant *base,
-                                   const opi_variant *probe, opi_variant *variant,
-                                   opipe_error *err) {
-  const opi_row_change change = {base->rows, probe->rows, variant->rows};
+/* The graph of a slice, or the whole, for the variant's rows, derived from those of two. */
+static opipe_status derive_whole(const making *m, const opi_bound *base, const opi_bound *probe,
+                                 const opi_row_change *change, opi_bound **out_whole,
+                                 opipe_error *err) {
   opi_arena *arena = &m->model->arena;
   opi_bound *whole = OPI_ARENA_NEW(arena, opi_bound);
   if (whole == NULL)
     return opi_fail_nomem(err, sizeof *whole, "graphs");
-  *whole = *base->bound; /* owned by the base */
+  *whole = *base; /* owned by the base */
   whole->dims = opi_arena_copy(arena, whole->dims, whole->n_dims * sizeof *whole->dims);
   if (whole->dims == NULL)
     return opi_fail_nomem(err, whole->n_dims * sizeof *whole->dims, "graphs");
-  for (uint32_t d = 0; d < whole->n_dims && d < probe->bound->n_dims; ++d) {
-    (void)opi_rows_int(&change, base->bound->dims[d].value, probe->bound->dims[d].value,
-                       &whole->dims[d].value);
-  }
-  OPI_TRY(opi_graph_with_rows(base->bound->graph, probe->bound->graph, &change, arena,
-                              &whole->graph, err));
+  for (uint32_t d = 0; d < whole->n_dims && d < probe->n_dims; ++d)
+    (void)opi_rows_int(change, base->dims[d].value, probe->dims[d].value, &whole->dims[d].value);
+  *out_whole = whole;
+  return opi_graph_with_rows(base->graph, probe->graph, change, arena, &whole->graph, err);
+}
+
+/* Divides the whole graph for the variant's rows. */
+static opipe_status divide_variant(const making *m, const opi_variant *base,
+                                   const opi_variant *probe, opi_variant *variant,
+                                   opipe_error *err) {
+  const opi_row_change change = {base->rows, probe->rows, variant->rows};
+  opi_cut_model *model = m->model;
+  opi_bound *whole = NULL;
+  OPI_TRY(derive_whole(m, base->bound, probe->bound, &change, &whole, err));
   variant->bound = whole;
   OPI_TRY(make_slices(m, variant, err));
-  OPI_TRY(make_members(m, variant, err));
-  for (uint32_t k = 0; k < m->model->n_members; ++k)
-    OPI_TRY(compare(base, variant, k, err));
+  OPI_TRY(repeat_choices(m, base, variant, err));
+  for (uint32_t k = 0; k < model->n_slices; ++k) {
+    opi_token_slice *tokens = NULL;
+    if (base->tokens != NULL) {
+      tokens = opi_arena_copy(&model->arena, base->tokens[k], sizeof *tokens);
+      if (tokens == NULL)
+        return opi_fail_nomem(err, sizeof *tokens, "graphs");
+      OPI_TRY(derive_whole(m, opi_variant_bound(base, k), opi_variant_bound(probe, k), &change,
+                           &whole, err));
+      tokens->bound = whole; /* the same values */
+    }
+    for (uint32_t i = k * model->n_members; i < (k + 1) * model->n_members; ++i) {
+      variant->slices[i].first = base->slices[i].first;
+      variant->slices[i].length = base->slices[i].length;
+    }
+    OPI_TRY(make_members(m, k, whole, tokens, variant, err));
+  }
+  for (uint32_t k = 0; k < opi_model_graphs(model); ++k)
+    OPI_TRY(compare(base, variant, k, model->n_members, err));
   return OPIPE_OK;
 }
 
 static opipe_status resize_others(const making *m, int64_t probe_rows, opipe_error *err) {
   opi_cut_model *model = m->model;
   opi_variant probe = {.rows = probe_rows};
-  const bool divides = m->plan->division.sequence && model->n_members > 1;
+  const bool divides = divides_anew(m);
   opipe_status status =
       divides ? bind_whole(m, false, &probe, err) : bind_variant(m, false, &probe, err);
+  if (status == OPIPE_OK && divides) {
+    status = make_slices(m, &probe, err);
+    status = status == OPIPE_OK ? cut_tokens(m, &probe, err) : status;
+  }
   if (status < 0)
     (void)opi_error_prefix(err, "bound with %lld rows: ", (long long)probe_rows);
   for (uint32_t v = 0; v < model->n_variants && status >= 0; ++v) {
@@ -356,7 +496,7 @@ static opipe_status cut_all(const making *m, const uint32_t *used, const uint32_
   for (uint32_t i = 0; i < model->n_variants; ++i) {
     /* the base first: it has the parameter table */
     const uint32_t v = i == 0 ? model->base : i <= model->base ? i - 1 : i;
-    for (uint32_t k = 0; k < n_graphs(model); ++k) {
+    for (uint32_t k = 0; k < opi_model_graphs(model); ++k) {
       opi_variant_slice *slice = &model->variants[v].slices[k];
       const opi_cut_source source = {.graph = slice->graph,
                                      .training = slice->training,

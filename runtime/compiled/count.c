@@ -14,6 +14,11 @@ struct opi_train_counter {
   uint32_t *ports;     /* [count graph's inputs] of the slice's training graph */
 };
 
+/* The graph of counter i: of a slice, in tensor groups of member 0; all see the same labels. */
+static const opi_variant_slice *counted_in(const opi_cut_model *model, size_t i) {
+  return &model->variants[i / model->n_slices].slices[i % model->n_slices * model->n_members];
+}
+
 static const struct opi_train_counter *counter_of(const opi_compiled *t, const opi_piece *piece) {
   return &t->counters[piece->variant * t->model->n_slices + piece->slice];
 }
@@ -55,10 +60,8 @@ opipe_status opi_train_open_counters(opi_compiled *t, opipe_error *err) {
   t->counters = OPI_ARENA_ARRAY(&t->arena, struct opi_train_counter, n);
   if (t->counters == NULL)
     return opi_fail_nomem(err, n * sizeof *t->counters, "counts");
-  for (size_t i = 0; i < n; ++i) {
-    const opi_variant *variant = &model->variants[i / model->n_slices];
-    OPI_TRY(open_counter(t, variant->slices[i % model->n_slices].training, &t->counters[i], err));
-  }
+  for (size_t i = 0; i < n; ++i)
+    OPI_TRY(open_counter(t, counted_in(model, i)->training, &t->counters[i], err));
   return OPIPE_OK;
 }
 
@@ -70,9 +73,8 @@ void opi_train_close_counters(opi_compiled *t) {
 bool opi_train_counts(const opi_compiled *t, uint32_t input) {
   const opi_cut_model *model = t->model;
   for (uint32_t i = 0; t->counters != NULL && i < model->n_variants * model->n_slices; ++i) {
-    const opi_graph *g =
-        model->variants[i / model->n_slices].slices[i % model->n_slices].training->count_graph;
-    const opi_ports *ports = &t->ports[i / model->n_slices][i % model->n_slices];
+    const opi_graph *g = counted_in(model, i)->training->count_graph;
+    const opi_ports *ports = &t->ports[i / model->n_slices][i % model->n_slices * model->n_members];
     for (uint32_t k = 0; g != NULL && k < g->n_inputs; ++k) {
       if (ports->input[t->counters[i].ports[k]] == input)
         return true;
@@ -143,10 +145,9 @@ opipe_status opi_train_count(opi_compiled *t, const opi_request *request, double
                              double *out_sums, opipe_error *err) {
   *out_count = 0;
   memset(out_sums, 0, OPI_MOST_SUMS * sizeof *out_sums);
-  /* Members of a tensor group see the same labels. */
-  const uint32_t n_pieces = t->model->n_members > 1 ? 1 : t->model->n_pieces;
+  const uint32_t n_pieces = opi_pieces_of_place(t->model), width = t->model->n_members;
   for (uint32_t m = 0; m < t->setup->plan->decided.n_microbatches; ++m) {
-    for (uint32_t k = 0; k < n_pieces; ++k) {
+    for (uint32_t k = 0; k < n_pieces; k += width) { /* members see the same labels */
       OPI_TRY(count_piece(t, request, m, t->model->loss_stage * t->model->n_pieces + k, out_count,
                           out_sums, err));
     }

@@ -37,13 +37,8 @@ const opi_feed *opi_port_feed(const opi_request *request, const opi_ports *ports
 }
 
 /* A member's part of an input or output; NULL: all of it. */
-static const opi_port_part *member_part(const opi_compiled *t, bool input, uint32_t index,
-                                        const opi_piece *piece) {
-  const opi_cut *cut = t->model->cuts[0];
-  const opi_port_part *parts = input ? cut->input_parts : cut->output_parts;
-  const opi_port_part *part =
-      parts == NULL ? NULL : &parts[index * t->model->n_members + piece->slice];
-  return part == NULL || part->axis < 0 ? NULL : part;
+static const opi_port_part *member_part(const opi_port_part *parts, uint32_t index) {
+  return parts == NULL || parts[index].axis < 0 ? NULL : &parts[index];
 }
 
 opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32_t stage,
@@ -61,7 +56,7 @@ opi_view opi_step_part(const opi_compiled *t, const opi_request *request, uint32
   if (axis >= 0) /* a row may have several entries: tokens flattened into the batch */
     first = opi_piece_row(t, piece, microbatch) * (value->shape[axis] / piece->rows);
   opi_view view = opi_feed_part(feed, value, shape, axis, first);
-  const opi_port_part *member = member_part(t, true, port, piece);
+  const opi_port_part *member = member_part(slice->input_parts, port);
   if (member != NULL && member->n_runs != 0)
     view.data += member->runs[0].first * feed->strides[member->axis] * (int64_t)view.elem_bytes;
   if (port == ports->labels && t->model->n_slices > 1)
@@ -81,7 +76,7 @@ void opi_step_place(const opi_compiled *t, const opi_request *request, uint32_t 
                                            .first = opi_piece_row(t, piece, microbatch),
                                            .n = piece->rows},
                                   .tokens = {.carry = {.axis = -1}},
-                                  .member = member_part(t, false, index, piece)};
+                                  .member = member_part(slice->output_parts, index)};
   if (slice->n_outputs > index) {
     const opi_token_output *part = &slice->outputs[index];
     out_place->tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
@@ -211,10 +206,11 @@ void opi_result_put(const opi_result *result, const opi_value *value, const opi_
 
 /* ---- members ---- */
 
-static opipe_status check_output(const opi_compiled *t, uint32_t output, opipe_error *err) {
-  const opi_cut *cut = t->model->cuts[0];
-  const opi_port_part *part = &cut->output_parts[output * t->model->n_members];
-  const opi_value *value = &cut->graph->values[cut->graph->outputs[output]];
+static opipe_status check_output(const opi_compiled *t, const opi_variant_slice *slice,
+                                 uint32_t output, opipe_error *err) {
+  const opi_port_part *part = &slice->output_parts[output];
+  const opi_value *value = &slice->graph->values[slice->graph->outputs[output]];
+  const bool tokens = output < slice->n_outputs && slice->outputs[output].carry.axis == part->axis;
   if (part->axis < 0)
     return OPIPE_OK;
   if (opi_dtype_bits(value->dtype) < 8) {
@@ -222,36 +218,41 @@ static opipe_status check_output(const opi_compiled *t, uint32_t output, opipe_e
                     "output '%s' of type %s cannot be put together from parts of a tensor group",
                     value->name, opi_dtype_name(value->dtype));
   }
-  if (opi_plan_cuts_rows(&t->given) && t->output_carry[output].axis == part->axis) {
+  if (tokens || (opi_plan_cuts_rows(&t->given) && t->output_carry[output].axis == part->axis)) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "output '%s': its dimension %d has the rows of micro-batches and the parts of "
-                    "a tensor group",
-                    value->name, part->axis);
+                    "output '%s': its dimension %d has the %s and the parts of a tensor group",
+                    value->name, part->axis, tokens ? "tokens of slices" : "rows of micro-batches");
   }
   return OPIPE_OK;
 }
 
-static opipe_status check_input(const opi_compiled *t, uint32_t port, opipe_error *err) {
-  const opi_cut *cut = t->model->cuts[0];
-  const opi_value *value = &cut->graph->values[cut->graph->inputs[port]];
-  for (uint32_t m = 0; m < t->model->n_members; ++m) {
-    const opi_port_part *part = &cut->input_parts[port * t->model->n_members + m];
-    const bool shared = part->axis >= 0 && t->ports[0][m].axis[port] == part->axis;
-    if (part->axis < 0 || (part->n_runs < 2 && opi_dtype_bits(value->dtype) >= 8 && !shared))
-      continue;
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "input '%s': member %u of a tensor group has %u parts of its dimension %d%s",
-                    value->name, m, part->n_runs, part->axis,
-                    shared ? ", which has the rows of micro-batches" : "");
-  }
-  return OPIPE_OK;
+static opipe_status check_input(const opi_compiled *t, uint32_t graph, uint32_t port,
+                                opipe_error *err) {
+  const opi_variant_slice *slice = &t->model->variants[t->model->base].slices[graph];
+  const opi_port_part *part = &slice->input_parts[port];
+  const opi_value *value = &slice->graph->values[slice->graph->inputs[port]];
+  const bool shared = part->axis >= 0 && t->ports[t->model->base][graph].axis[port] == part->axis;
+  if (part->axis < 0 || (part->n_runs < 2 && opi_dtype_bits(value->dtype) >= 8 && !shared))
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "input '%s': member %u of a tensor group has %u parts of its dimension %d%s",
+                  value->name, graph % t->model->n_members, part->n_runs, part->axis,
+                  shared ? ", which has the rows of micro-batches" : "");
 }
 
+/* The ports that requests feed and read; keys and values that slices pass on are none. */
 opipe_status opi_parts_check(const opi_compiled *t, opipe_error *err) {
-  const opi_cut *cut = t->model->cuts[0];
-  for (uint32_t o = 0; cut->output_parts != NULL && o < cut->graph->n_outputs; ++o)
-    OPI_TRY(check_output(t, o, err));
-  for (uint32_t i = 0; cut->input_parts != NULL && i < cut->graph->n_inputs; ++i)
-    OPI_TRY(check_input(t, i, err));
+  const opi_variant *base = &t->model->variants[t->model->base];
+  for (uint32_t k = 0; t->model->n_members > 1 && k < opi_model_graphs(t->model); ++k) {
+    const opi_variant_slice *slice = &base->slices[k];
+    for (uint32_t o = 0; o < slice->graph->n_outputs && o < base->slices[0].graph->n_outputs; ++o) {
+      if (o < t->setup->n_outputs)
+        OPI_TRY(check_output(t, slice, o, err));
+    }
+    for (uint32_t i = 0; i < slice->graph->n_inputs; ++i) {
+      if (t->ports[t->model->base][k].input[i] != OPIPE_NONE)
+        OPI_TRY(check_input(t, k, i, err));
+    }
+  }
   return OPIPE_OK;
 }

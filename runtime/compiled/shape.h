@@ -258,7 +258,7 @@ static inline const opi_variant_slice *opi_graphs_at(const opi_compiled *t, uint
   return opi_variant_slice_of(t->model, opi_class_at(t, microbatch), stage);
 }
 static inline const opi_ports *opi_ports_at(const opi_compiled *t, const opi_piece *piece) {
-  return &t->ports[piece->variant][piece->slice];
+  return &t->ports[piece->variant][piece->graph];
 }
 /* The piece's first row, counted over the mini-batch. */
 static inline int64_t opi_piece_row(const opi_compiled *t, const opi_piece *piece,

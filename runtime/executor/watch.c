@@ -158,15 +158,19 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
   const uint32_t noted = atomic_load(&rank->worker->doing.pieces),
                  n_pieces = noted == 0 ? 1 : noted;
   const uint32_t stage = atomic_load(&rank->worker->doing.stage);
-  char part[40] = "";
+  char part[64] = "";
   if (n_pieces > 1) {
     const opi_decision *plan = &s->plan->decided;
     const opi_piece_place at = opi_piece_place_of(plan, stage % n_pieces);
     const char *what = opi_plan_cuts_microbatches(plan) ? "piece" : "slice";
-    if (opi_plan_width(plan) > 1)
-      (void)snprintf(part, sizeof part, ", member %u, stretch %u", at.member, at.place / 2);
-    else
-      (void)snprintf(part, sizeof part, ", %s %u", what, stage % n_pieces);
+    const uint32_t n = (uint32_t)opi_plan_pieces(plan), width = opi_plan_width(plan);
+    if (n > 1)
+      (void)snprintf(part, sizeof part, ", %s %u", what, stage % n_pieces / width % n);
+    const size_t used = strlen(part);
+    if (width > 1) {
+      (void)snprintf(part + used, sizeof part - used, ", member %u, stretch %u", at.member,
+                     at.place / 2);
+    }
   }
   (void)snprintf(text, room, "stage %u (request %llu, micro-batch %u%s)", stage / n_pieces,
                  (unsigned long long)atomic_load(&rank->worker->doing.request),
@@ -176,7 +180,7 @@ static void describe_place(const opi_setup *s, const opi_rank *rank, char *text,
 
 /* "RECV of stage 1 (request 7, micro-batch 2)". */
 static void describe_work(const opi_setup *s, const opi_rank *rank, char *text, size_t room) {
-  char place[64];
+  char place[88];
   const uint32_t doing = atomic_load(&rank->worker->doing.doing);
   describe_place(s, rank, place, sizeof place);
   (void)snprintf(text, room, "%s of %s",

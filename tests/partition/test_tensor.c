@@ -271,7 +271,7 @@ static void check_outputs(const bench *b, uint32_t width) {
     n += cut->output_cell[k] != OPIPE_NONE;
   OPI_ASSERT_INT(n, 1);
   for (uint32_t k = 0; k < width; ++k)
-    OPI_ASSERT_INT(cut->output_parts[k].axis, -1);
+    OPI_ASSERT_INT(b->model->variants[b->model->base].slices[k].output_parts[0].axis, -1);
 }
 
 static void test_a_group_is_planned_and_proven(void) {
@@ -491,11 +491,9 @@ static void test_refusals_name_both_numbers(void) {
   b.plan.shares = shares;
   refused(&b, OPIPE_E_UNSUPPORTED, "replicas that share micro-batches");
   b.plan.shares = NULL;
-  b.plan.n_slices = 2;
-  refused(&b, OPIPE_E_UNSUPPORTED, "token slices");
-  b.plan.n_slices = 0;
   b.plan.n_parts = 2;
-  refused(&b, OPIPE_E_UNSUPPORTED, "backwards in parts");
+  b.plan.division.sequence = true;
+  refused(&b, OPIPE_E_UNSUPPORTED, "group of 2 has some rows");
   close_bench(&b);
   open_bench(&b, FEATURES + 2, false); /* more members than features */
   refused(&b, OPIPE_E_UNSUPPORTED, "9 members has nothing to divide");

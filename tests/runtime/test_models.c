@@ -256,14 +256,16 @@ static void test_tensor_groups_have_the_bits_of_their_reference(void) {
   static const struct {
     const char *name;
     uint32_t tensor, n_stages, n_microbatches;
-  } cases[] = {{"gpt_8block", 2, 1, 1}, {"llama_8block", 3, 2, 1}, {"encoder", 2, 2, 2},
-               {"gpt_8block", 3, 2, 2}, {"llama_fp16", 2, 1, 2},   {"gpt_bf16", 2, 2, 1}};
+    const char *schedule;
+  } cases[] = {{"gpt_8block", 2, 1, 1, "gpipe"},    {"llama_8block", 3, 2, 1, "gpipe"},
+               {"encoder", 2, 2, 2, "gpipe"},       {"gpt_8block", 3, 2, 2, "terapipe:slices=3"},
+               {"llama_fp16", 2, 1, 2, "terapipe"}, {"gpt_bf16", 2, 2, 1, "gpipe"}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     rig r;
     OPI_ASSERT_OK_FATAL(open_rig(&r, cases[i].name), &r.err);
     r.tensor = cases[i].tensor;
     const opipe_status status =
-        make_plan(&r, cases[i].n_stages, cases[i].n_microbatches, "gpipe", 0);
+        make_plan(&r, cases[i].n_stages, cases[i].n_microbatches, cases[i].schedule, 0);
     OPI_ASSERT_OK(status, &r.err);
     if (status == OPIPE_OK)
       compare(&r, cases[i].name, i % 2 == 1 ? OPIPE_SESSION_POISON : 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One stage, one micro-batch, SGD: the loss and every parameter's gradient are those of the models'
- * references, in the measure ||a - b|| <= 1e-4 max(||b||, 0.2 RMS sqrt(n)). ctest: timeout=120 */
+/* SGD: the loss and every parameter's gradient, joined from the members of tensor groups, are those
+ * of the models' references, in the measure ||a - b|| <= 1e-4 max(||b||, 0.2 RMS sqrt(n)). ctest:
+ * timeout=120 */
 #include <math.h>
 #include <stdio.h>
 
@@ -54,7 +55,14 @@ static void compare(kit *k, opi_session *session, const kit_tensors *tensors) {
   OPI_ASSERT(n_found > 10);
 }
 
-static void check_model(const char *name, const char *schedule, uint32_t n_stages, uint32_t m) {
+typedef struct model_case {
+  const char *name, *schedule;
+  uint32_t n_stages, n_microbatches, tensor;
+  bool sequence;
+} model_case;
+
+static void check_model(const model_case *of) {
+  const char *name = of->name;
   char path[200];
   kit k;
   kit_batch batch = {.n_inputs = 0};
@@ -71,9 +79,11 @@ static void check_model(const char *name, const char *schedule, uint32_t n_stage
   char pb[256];
   (void)snprintf(pb, sizeof pb, "%s/labels.pb", folder);
   const kit_case c = {
-      .schedule = schedule,
-      .n_stages = n_stages,
-      .n_microbatches = m,
+      .schedule = of->schedule,
+      .n_stages = of->n_stages,
+      .n_microbatches = of->n_microbatches,
+      .tensor = of->tensor,
+      .sequence = of->sequence,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
                .optimizer = {.kind = OPIPE_OPTIMIZER_SGD, .lr = 0.1}}};
   kit_batch labels = {.n_inputs = 0};
@@ -102,15 +112,21 @@ static void check_model(const char *name, const char *schedule, uint32_t n_stage
   kit_close(&k);
 }
 
-static void test_gpt2(void) {
-  check_model("gpt2/train", "gpipe", 1, 1);
+static void test_one_rank(void) {
+  check_model(&(model_case){"gpt2/train", "gpipe", 1, 1});
 }
-static void test_gpt2_stages(void) {
-  check_model("gpt2/train", "gpipe", 3, 2);
+static void test_stages(void) {
+  check_model(&(model_case){"gpt2/train", "gpipe", 3, 2});
+  check_model(&(model_case){"gpt2/train", "1f1b", 2, 2});
 }
-static void test_gpt2_1f1b(void) {
-  check_model("gpt2/train", "1f1b", 2, 2);
+static void test_tensor_groups(void) {
+  static const model_case cases[] = {
+      {"gpt2/train", "1f1b", 2, 2, 2},  {"llama/train", "seq1f1b:slices=2", 2, 1, 2},
+      {"phi3/train", "zb-h1", 2, 2, 3}, {"olmo2/train", "gpipe", 1, 1, 2, true},
+      {"t5/train", "gpipe", 2, 1, 2},   {"qwen2_moe/train", "gpipe", 1, 1, 2}};
+  for (size_t i = 0; i < OPI_COUNT(cases); ++i)
+    check_model(&cases[i]);
 }
 
-OPI_TEST_MAIN("training gradients", OPI_TEST(test_gpt2), OPI_TEST(test_gpt2_stages),
-              OPI_TEST(test_gpt2_1f1b))
+OPI_TEST_MAIN("training gradients", OPI_TEST(test_one_rank), OPI_TEST(test_stages),
+              OPI_TEST(test_tensor_groups))

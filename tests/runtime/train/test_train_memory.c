@@ -94,7 +94,9 @@ static void test_tensor_groups(void) {
     uint32_t n_ranks, tensor, recompute, kind;
   } rows[] = {{"gpipe", 2, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW},
               {"1f1b", 6, 3, OPI_RECOMPUTE_STAGE, OPIPE_OPTIMIZER_SGD},
-              {"zb-h1", 4, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW}};
+              {"zb-h1", 4, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW},
+              {"seq1f1b:slices=3", 4, 2, OPI_RECOMPUTE_NONE, OPIPE_OPTIMIZER_ADAMW},
+              {"chimera:concat=halving", 6, 3, OPI_RECOMPUTE_BLOCK, OPIPE_OPTIMIZER_SGD}};
   kit k;
   OPI_ASSERT_OK_FATAL(kit_open(&k, opi_test_source("tests/data/gpt_8block/model.onnx"), 8, 8),
                       &k.err);
