@@ -9,7 +9,7 @@
 
 #include "progress.h"
 
-enum { CONTEXT = 1024 }; /* if neither option nor folder says it */
+enum { CONTEXT = 1024, DRAFT = 8 }; /* if neither option nor folder says it */
 
 /* ---- folders of ONNX Runtime GenAI ---- */
 
@@ -65,14 +65,68 @@ static int read_folder(const cli_options *o, cli_genai *out) {
 
 /* ---- plans ---- */
 
-static void ask_plan(const cli_genai *folder, cli_options *io_options) {
+static bool is_folder(const char *path) {
+  struct stat st;
+  return path != NULL && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int cli_ask_generation(cli_options *io_options, cli_genai *out_folder) {
   opipe_generation_params *plan = &io_options->generate.plan;
+  if (is_folder(io_options->model)) {
+    const int status = read_folder(io_options, out_folder);
+    if (status != CLI_DONE)
+      return status;
+    io_options->model = out_folder->model;
+  }
   plan->struct_size = (uint32_t)sizeof *plan;
-  plan->output = json_string_value(json_object_get(folder->config, "logits"));
+  plan->output = json_string_value(json_object_get(out_folder->config, "logits"));
   if (plan->context == 0)
-    plan->context = folder->context == 0 ? CONTEXT : folder->context;
+    plan->context = out_folder->context;
+  if (plan->context == 0 && io_options->plan_file == NULL) {
+    plan->context = CONTEXT;
+    (void)fprintf(stderr, "context: %d tokens, as neither --context nor a folder says\n", CONTEXT);
+  }
   if (io_options->generate.drafts == CLI_DRAFTS_NGRAM && plan->draft == 0)
-    plan->draft = 8;
+    plan->draft = DRAFT;
+  return CLI_DONE;
+}
+
+bool cli_asks_generation(const cli_options *o) {
+  static const char *const names[] = {"context", "sequences", "groups", "page",
+                                      "tokens",  "gap",       "drafts"};
+  bool asks = is_folder(o->model);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+    asks = asks || cli_was_given(o, names[i]);
+  return asks;
+}
+
+int cli_plan_generation(const cli_options *given, cli_give_plan give) {
+  cli_options own = *given;
+  cli_genai folder = {.config = NULL};
+  cli_session s;
+  if (own.planner.name != NULL || own.planner.decides || own.train || own.measures ||
+      own.model == NULL) {
+    return cli_usage("a plan for generation: %s is not allowed",
+                     own.train                  ? "--train"
+                     : own.measures             ? "--measure"
+                     : own.planner.name != NULL ? "--planner"
+                     : own.model == NULL        ? "a description in place of a model"
+                                                : "--auto");
+  }
+  own.generate.plan.rows = own.planner.samples;
+  int status = cli_ask_generation(&own, &folder);
+  if (status != CLI_DONE) {
+    json_decref(folder.config);
+    return status;
+  }
+  status = cli_open(&own, &s);
+  if (status == CLI_DONE)
+    status = cli_make_plan(&own, &s, 0, &s.plan);
+  if (status == CLI_DONE)
+    status = give(&own, &s);
+  cli_close(&s);
+  json_decref(folder.config);
+  return status;
 }
 
 static int open_session(const cli_options *o, cli_generating *g) {
@@ -129,19 +183,13 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
 int cli_generate(const cli_options *given) {
   cli_options own = *given;
   cli_genai folder = {.config = NULL};
-  struct stat st;
   cli_session s;
   cli_json json;
-  int status = CLI_DONE;
-  if (stat(own.model, &st) == 0 && S_ISDIR(st.st_mode)) {
-    status = read_folder(&own, &folder);
-    own.model = folder.model;
-  }
+  int status = cli_ask_generation(&own, &folder);
   if (status != CLI_DONE) {
     json_decref(folder.config);
     return status;
   }
-  ask_plan(&folder, &own);
   status = cli_open(&own, &s);
   const int begun = cli_json_begin(&own, &json);
   status = status == CLI_DONE ? begun : status;
