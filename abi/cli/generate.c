@@ -63,6 +63,48 @@ static int read_folder(const cli_options *o, cli_genai *out) {
   return CLI_DONE;
 }
 
+typedef opipe_status (*tensor_of)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                                  opipe_error *err);
+
+/* The first of the folder's names, one for each layer, that no tensor of the model has; NULL: all
+ * are there. *out_n: how many are. */
+static const char *find_missing(const cli_session *s, tensor_of tensor, const json_t *names,
+                                size_t *out_n) {
+  const char *missing = NULL;
+  *out_n = 0;
+  for (size_t k = 0; k < json_array_size(names); ++k) {
+    const char *name = json_string_value(json_array_get(names, k));
+    opipe_tensor_info info = opipe_tensor_info_init();
+    bool there = false;
+    for (uint32_t i = 0; !there && tensor(s->file, i, &info, NULL) == OPIPE_OK; ++i)
+      there = strcmp(info.name, name) == 0;
+    *out_n += there;
+    missing = missing == NULL && !there ? name : missing;
+  }
+  return missing;
+}
+
+/* A folder's layers are the model's. */
+static int check_folder(const cli_genai *folder, const cli_session *s) {
+  const struct {
+    const char *key, *what;
+    tensor_of tensor;
+  } rows[] = {{"past_keys", "input", s->api->model_input},
+              {"past_values", "input", s->api->model_input},
+              {"present_keys", "output", s->api->model_output},
+              {"present_values", "output", s->api->model_output}};
+  for (size_t i = 0; folder->config != NULL && i < sizeof rows / sizeof rows[0]; ++i) {
+    const json_t *names = json_object_get(folder->config, rows[i].key);
+    size_t n = 0;
+    const char *missing = find_missing(s, rows[i].tensor, names, &n);
+    if (missing != NULL) {
+      return cli_fail("%s: genai_config.json names %zu layers, %zu are there: no %s is named '%s'",
+                      folder->model, json_array_size(names), n, rows[i].what, missing);
+    }
+  }
+  return CLI_DONE;
+}
+
 /* ---- plans ---- */
 
 static bool is_folder(const char *path) {
@@ -120,6 +162,8 @@ int cli_plan_generation(const cli_options *given, cli_give_plan give) {
     return status;
   }
   status = cli_open(&own, &s);
+  if (status == CLI_DONE)
+    status = check_folder(&folder, &s);
   if (status == CLI_DONE)
     status = cli_make_plan(&own, &s, 0, &s.plan);
   if (status == CLI_DONE)
@@ -195,6 +239,8 @@ int cli_generate(const cli_options *given) {
   status = status == CLI_DONE ? begun : status;
   if (json.file != NULL)
     (void)fputc('{', json.file);
+  if (status == CLI_DONE)
+    status = check_folder(&folder, &s);
   if (status == CLI_DONE)
     status = generate(&own, &s, &folder, &json);
   if (json.file != NULL)
