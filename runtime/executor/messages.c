@@ -25,9 +25,11 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
 
 /* ---- the reader's end ---- */
 
+/* The message may be of any shape with this lead, so there is room for the largest. */
 opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  opi_compiled *t = opi_compiled_at(rank);
-  const opi_message_run *m = &t->messages[step->route];
+  const opi_compiled *t = opi_compiled_at(rank);
+  opi_compiled *lead = t->shape->lead->compiled;
+  const opi_message_run *m = &lead->messages[step->route];
   uint64_t number = 0;
   if (t->strict && opi_sums_start(rank))
     return OPIPE_PENDING; /* they stand before it */
@@ -37,7 +39,7 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   if (t->strict || !opi_ahead_has_room(rank))
     return OPIPE_PENDING; /* strict: nothing may be issued before it */
   const opi_ahead_entry e = {
-      .kind = OPI_AHEAD_POST, .work.shape = t, .message = step->route, .number = number};
+      .kind = OPI_AHEAD_POST, .work.shape = lead, .message = step->route, .number = number};
   return opi_ahead_push(rank, &e, err);
 }
 
@@ -63,7 +65,7 @@ opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_err
 /* Sends a message once its receive is posted, and waits until its memory is free again. A message
  * written in place needs neither: its receive was posted before it was made. */
 static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, opipe_error *err) {
-  const opi_message_run *m = &t->messages[waiting->message];
+  const opi_message_run *m = waiting->of;
   if (!waiting->sent) {
     opipe_status status = OPIPE_OK;
     if (!m->direct)
@@ -88,10 +90,10 @@ static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err)
   uint32_t kept = 0;
   for (uint32_t i = 0; i < seat->n_waiting; ++i) {
     opi_waiting_send waiting = seat->waiting[i];
-    const uint32_t stream = t->messages[waiting.message].stream;
+    const uint32_t stream = waiting.of->stream;
     opipe_status status = failed;
     for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
-      if (t->messages[seat->waiting[k].message].stream == stream && !seat->waiting[k].sent)
+      if (seat->waiting[k].of->stream == stream && !seat->waiting[k].sent)
         status = OPIPE_PENDING;
     }
     if (status == OPIPE_OK)
@@ -128,7 +130,7 @@ opipe_status opi_messages_try(opi_rank *rank, opipe_error *err) {
 static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting_send *waiting,
                               opipe_error *err) {
   opi_cursor *cursor = opi_cursor_of(rank);
-  opi_seat *seat = &t->seats[rank->index];
+  opi_seat *seat = t->seats[rank->index].sends;
   if (seat->n_waiting == seat->room_waiting) {
     OPI_TRY(opi_messages_flush(rank, err));
     if (seat->n_waiting == seat->room_waiting)
@@ -137,7 +139,7 @@ static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting
   if (seat->n_waiting == 0) {
     seat->next_busy = cursor->busy;
     cursor->busy = seat;
-    atomic_fetch_add(&t->shape->n_users, 1);
+    atomic_fetch_add(&seat->shape->shape->n_users, 1);
   }
   seat->waiting[seat->n_waiting++] = *waiting;
   return OPIPE_OK;
@@ -145,9 +147,9 @@ static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting
 
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  const opi_seat *seat = t->seats[rank->index].sends;
   const bool strict = t->strict;
-  opi_waiting_send waiting = {.message = step->route};
+  opi_waiting_send waiting = {.of = &t->messages[step->route], .message = step->route};
   if (strict && opi_sums_start(rank))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
@@ -179,9 +181,10 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
 static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_transport_ref *via = &rank->setup->env.transport;
-  const opi_message_run *m = &t->messages[step->route];
   const bool sends = step->kind == OPI_ACT_SEND;
-  opi_waiting_send waiting = {.message = step->route, .sent = true};
+  const opi_message_run *m =
+      sends ? &t->messages[step->route] : &t->shape->lead->compiled->messages[step->route];
+  opi_waiting_send waiting = {.of = m, .message = step->route, .sent = true};
   (void)number_of(opi_cursor_of(rank), m, step, sends, &waiting.number);
   if (!sends)
     return OPI_ASK("transport", via, recv, err, m->wire->dst, waiting.number, &m->to, NULL);
@@ -194,7 +197,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
                                 opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  const opi_seat *seat = t->seats[rank->index].sends;
   if (!opi_ahead_is_empty(rank) || opi_sums_start(rank))
     return OPIPE_PENDING; /* a receive has no event to wait for; sums stand before it */
   if (seat->room_waiting - seat->n_waiting < n) {
@@ -224,7 +227,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
 
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  const opi_seat *seat = t->seats[rank->index].sends;
   uint64_t number = 0;
   if (seat->n_waiting == 0 ||
       !number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &number))

@@ -153,6 +153,17 @@ static uint64_t shapes_compiled(rig *r) {
   return info.shapes_compiled;
 }
 
+/* All classes of rows have one set of boundaries, and one arena on each rank. */
+static void check_shared(rig *r) {
+  const opi_setup *s = inside(r)->setup;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_shape *shape = s->shapes->list[i];
+    OPI_ASSERT(shape == NULL || shape->lead == s->shapes->list[0]);
+  }
+  for (uint32_t k = 0; k < s->n_here; ++k)
+    OPI_ASSERT(s->ranks[s->here[k]].n_arenas <= 1);
+}
+
 /* ---- passes ---- */
 
 /* A pass in flight: whose rows are wanted. */
@@ -292,6 +303,7 @@ static void try_way(const way *w) {
   const uint64_t n_shapes = shapes_compiled(&r);
   OPI_ASSERT_INT(n_shapes, 7); /* 1, 2, 4, 8, 16, 32, 64 rows */
   check_bytes(&r, w->stages);
+  check_shared(&r);
   run_mix(&r, w, SEQUENCES);
   check_bytes(&r, w->stages);
   OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
