@@ -549,16 +549,9 @@ static opipe_status finish_anew(void *ctx, opipe_error *err) {
   return finish(p, err);
 }
 
-/* Nodes cost what they take in a pass of another class. */
-static void take_times(void *ctx, double *const *node_ns) {
-  const planner *p = ctx;
-  for (uint32_t r = 0; r < p->plan->decided.n_ranks; ++r)
-    memcpy(p->profiles[r]->node_ns, node_ns[r], p->profiles[r]->n_nodes * sizeof(double));
-}
-
 static opipe_status cut_passes(planner *p) {
   const bool given = p->env->stage_ends != NULL || p->n_edges != 0 || is_annotated(p);
-  const opi_passes_cutter cutter = {cut_anew, finish_anew, take_times, given, p};
+  const opi_passes_cutter cutter = {cut_anew, finish_anew, p, p->profiles, given};
   OPI_TRY(opi_pass_profiles_make(p->env, p->plan, p->making.facts, p->params->cost,
                                  &p->pass_profiles, p->err));
   return opi_passes_place(&p->pass_profiles, p->plan, p->own_bound, &cutter, p->err);

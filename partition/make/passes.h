@@ -45,14 +45,13 @@ void opi_pass_profiles_free(opi_pass_profiles *profiles); /* accepts zeros */
 /* The class of the rows that a stage has if all active sequences generate and each stage has some
  * of them. */
 uint32_t opi_passes_decode_class(const opi_decision *plan);
-/* How the planner finds a cut, how it finishes the last one anew, and how it is told other times of
- * nodes [n_ranks]. Errors: LIMIT: caps. */
+/* How the planner finds a cut, and how it finishes the last one anew. Errors: LIMIT: caps. */
 typedef struct opi_passes_cutter {
   opipe_status (*cut)(void *ctx, opipe_error *err);
   opipe_status (*finish)(void *ctx, opipe_error *err);
-  void (*take_times)(void *ctx, double *const *node_ns);
-  bool given; /* times do not decide the cut */
   void *ctx;
+  struct opi_profile **profiles; /* [n_ranks] whose times of nodes decide the cut */
+  bool given;                    /* no times do */
 } opi_passes_cutter;
 /* Cuts with the pages that were asked for; or with all that active sequences can use; or, where
  * these do not fit, with as many as fit beside the cut that is found with one sequence's. */

@@ -3,6 +3,7 @@
  * of many rows and of few. */
 #include <string.h>
 
+#include "partition/cost/profile.h"
 #include "partition/make/passes.h"
 
 /* ---- pages ---- */
@@ -83,18 +84,26 @@ opipe_status opi_passes_cut(opi_plan *plan, opi_bound *bound, const opi_passes_c
 /* ---- times ---- */
 
 /* groups, pages: as they were asked for. */
-typedef struct placing {
+typedef struct passes_placing {
   const opi_pass_profiles *profiles;
   opi_plan *plan;
   opi_bound *bound;
   const opi_passes_cutter *cutter;
   uint32_t groups, pages;
-} placing;
+} passes_placing;
 
-static opipe_status cut_and_play(const placing *p, opipe_error *err) {
+static opipe_status cut_and_play(const passes_placing *p, opipe_error *err) {
   p->plan->decided.binding.generation.n_pages = p->pages;
   OPI_TRY(opi_passes_cut(p->plan, p->bound, p->cutter, err));
   return opi_passes_time(p->profiles, p->plan, p->groups, err);
+}
+
+/* Cuts balance the times of this class from now on. */
+static void take_times(const passes_placing *p, uint32_t c) {
+  for (uint32_t r = 0; r < p->plan->decided.n_ranks; ++r) {
+    opi_profile *profile = p->cutter->profiles[r];
+    memcpy(profile->node_ns, p->profiles->node_ns[c][r], profile->n_nodes * sizeof(double));
+  }
 }
 
 static bool same_nodes(const opi_graph *g, const opi_graph *of) {
@@ -107,7 +116,7 @@ static bool same_nodes(const opi_graph *g, const opi_graph *of) {
 opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan, opi_bound *bound,
                               const opi_passes_cutter *cutter, opipe_error *err) {
   const opi_generation *g = &plan->decided.binding.generation;
-  const placing p = {profiles, plan, bound, cutter, g->groups, g->n_pages};
+  const passes_placing p = {profiles, plan, bound, cutter, g->groups, g->n_pages};
   const uint32_t many = profiles->n_classes - 1, few = opi_passes_decode_class(&plan->decided);
   opipe_error own = OPIPE_ERROR_INIT;
   OPI_TRY(cut_and_play(&p, err));
@@ -116,12 +125,12 @@ opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan,
   if (plan->decided.n_stages == 1 || cutter->given || few == many ||
       !same_nodes(bound->graph, profiles->bound[few]->graph))
     return OPIPE_OK;
-  cutter->take_times(cutter->ctx, profiles->node_ns[few]);
+  take_times(&p, few);
   const opipe_status status = cut_and_play(&p, &own);
   if (status < 0 && status != OPIPE_E_LIMIT)
     return opi_fail(err, status, "%s", own.message);
   if (status == OPIPE_OK && plan->predicted.passes.tokens_per_s > rate && g->n_pages >= n_pages)
     return OPIPE_OK;
-  cutter->take_times(cutter->ctx, profiles->node_ns[many]);
+  take_times(&p, many);
   return cut_and_play(&p, err);
 }

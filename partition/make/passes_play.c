@@ -28,14 +28,14 @@ void opi_pass_sum(const opi_pass_times *t, opi_pass_sums *out) {
 
 /* ---- stages ---- */
 
-typedef struct line {
+typedef struct stage_line {
   const opi_pass_times *times;
   double free[STAGES_MOST]; /* when each stage has computed what it was given */
   double busy;              /* of all stages */
-} line;
+} stage_line;
 
 /* A pass enters at `at`: when its tokens are there. */
-static double send(line *l, double at, uint32_t rows, double keys) {
+static double send(stage_line *l, double at, uint32_t rows, double keys) {
   const opi_pass_times *t = l->times;
   const uint32_t c = class_of(t->n_classes, rows);
   for (uint32_t s = 0; s < t->n_stages; ++s) {
@@ -58,7 +58,7 @@ typedef struct served {
 } served;
 
 typedef struct decode {
-  line line;
+  stage_line line;
   served queue[2 * GROUPS_MOST]; /* the least recently served first */
   uint32_t first, n, waiting;    /* entries; sequences in them */
   double ends[GROUPS_MOST];      /* of the last passes, by number */
@@ -143,7 +143,7 @@ static double slice_ns(const opi_pass_sums *sums, uint32_t first, uint32_t rows)
          sums->key_ns * keys_of(first, rows);
 }
 
-uint32_t opi_slice_rows(const opi_pass_sums *sums, const opi_slicing *how, uint32_t first,
+uint32_t opi_slice_rows(const opi_pass_sums *sums, const opi_prompt_slices *how, uint32_t first,
                         uint32_t n_ids) {
   const uint32_t left = n_ids - first, most = how->rows < left ? how->rows : left;
   uint32_t low = 1, high = most;
@@ -159,9 +159,9 @@ uint32_t opi_slice_rows(const opi_pass_sums *sums, const opi_slicing *how, uint3
   return low;
 }
 
-double opi_passes_play_prompt(const opi_pass_times *times, const opi_slicing *how, uint32_t n_ids,
-                              uint32_t groups, uint32_t *out_n) {
-  line l = {.times = times};
+double opi_passes_play_prompt(const opi_pass_times *times, const opi_prompt_slices *how,
+                              uint32_t n_ids, uint32_t groups, uint32_t *out_n) {
+  stage_line l = {.times = times};
   double ends[GROUPS_MOST], at = 0;
   opi_pass_sums sums;
   uint32_t n = 0;
@@ -177,23 +177,23 @@ double opi_passes_play_prompt(const opi_pass_times *times, const opi_slicing *ho
   return at;
 }
 
-typedef struct search {
+typedef struct slice_search {
   const opi_pass_times *times;
   opi_pass_sums sums;
   uint32_t n_ids, groups, n;
   double gap_ns, ns;
-  opi_slicing best;
-} search;
+  opi_prompt_slices best;
+} slice_search;
 
 /* The longest slice of more than one row keeps to the gap? Rows see most keys at the end. */
-static bool keeps_gap(const search *s, const opi_slicing *how) {
+static bool keeps_gap(const slice_search *s, const opi_prompt_slices *how) {
   if (s->gap_ns <= 0 || (how->ns > 0 && how->ns <= s->gap_ns) || how->rows == 1)
     return true;
   const uint32_t rows = how->rows < s->n_ids ? how->rows : s->n_ids;
   return how->ns <= 0 && slice_ns(&s->sums, s->n_ids - rows, rows) <= s->gap_ns;
 }
 
-static void try_slices(search *s, opi_slicing how) {
+static void try_slices(slice_search *s, opi_prompt_slices how) {
   static const double same = 1e-9;
   uint32_t n = 0;
   if (!keeps_gap(s, &how))
@@ -206,22 +206,22 @@ static void try_slices(search *s, opi_slicing how) {
   s->best = how;
 }
 
-opi_slicing opi_passes_best_slices(const opi_pass_times *times, uint32_t rows, uint32_t n_ids,
-                                   uint32_t groups, double gap_ns, double *out_ns,
-                                   uint32_t *out_n) {
+opi_prompt_slices opi_passes_best_slices(const opi_pass_times *times, uint32_t rows, uint32_t n_ids,
+                                         uint32_t groups, double gap_ns, double *out_ns,
+                                         uint32_t *out_n) {
   enum { STEPS = 8, EQUAL_MOST = 1024 };
-  search s = {.times = times, .n_ids = n_ids, .groups = groups, .gap_ns = gap_ns};
+  slice_search s = {.times = times, .n_ids = n_ids, .groups = groups, .gap_ns = gap_ns};
   opi_pass_sum(times, &s.sums);
   rows = rows < n_ids ? rows : n_ids;
   if (gap_ns > 0)
-    try_slices(&s, (opi_slicing){rows, gap_ns});
+    try_slices(&s, (opi_prompt_slices){rows, gap_ns});
   for (uint32_t n = rows; n > 0; n -= n <= EQUAL_MOST ? 1 : n - n / 2)
-    try_slices(&s, (opi_slicing){n, 0});
+    try_slices(&s, (opi_prompt_slices){n, 0});
   /* as long as a slice of n rows at several places: longer ones before, shorter ones behind */
   for (uint32_t n = rows; n > 0; n /= 2) {
     for (uint32_t k = 0; k < STEPS; ++k) {
       const uint32_t first = (uint32_t)((uint64_t)(n_ids - n) * k / STEPS);
-      try_slices(&s, (opi_slicing){rows, slice_ns(&s.sums, first, n)});
+      try_slices(&s, (opi_prompt_slices){rows, slice_ns(&s.sums, first, n)});
     }
   }
   *out_ns = s.ns;
@@ -271,9 +271,10 @@ static opipe_status prove_list(const opi_problem *p, const opi_do_list *list,
   for (uint32_t rule = 0; rule < OPI_RULES && status == OPIPE_OK; ++rule) {
     opi_proof proof = {.peak_stash = NULL};
     status = opi_proof_check(p, lowered, rule, allocator, &proof, err);
-    if (status < 0)
+    if (status < 0) {
       (void)opi_error_prefix(err, "%u passes in flight, rule %s: ", p->n_microbatches,
                              opi_rule_name(rule));
+    }
   }
   opi_do_list_free(lowered);
   return status;

@@ -13,7 +13,7 @@
 
 #include "partition/plan/plan.h"
 
-/* Of the plan's stages, by class of rows: 1, 2, 4 ... */
+/* Times of the plan's stages, by class of rows: 1, 2, 4 ... */
 typedef struct opi_pass_times {
   uint32_t n_stages, n_classes;
   double *ns;     /* [n_stages, n_classes] of a pass, without keys */
@@ -21,7 +21,7 @@ typedef struct opi_pass_times {
   double *key_ns; /* [n_stages] for each key that a row sees */
 } opi_pass_times;
 
-/* What the scheduler needs of them: the time of a pass on all stages, one after the other. */
+/* The same as the scheduler has them: a pass on all stages, one after the other. */
 typedef struct opi_pass_sums {
   double class_ns[OPI_GENERATION_CLASSES], key_ns;
 } opi_pass_sums;
@@ -40,20 +40,22 @@ uint32_t opi_passes_best_groups(const opi_pass_times *times, uint32_t active, ui
                                 double keys, opi_decode_play *out_play);
 
 /* How prompts are sliced: at most `rows` rows, and none longer than ns on all stages; 0: any. */
-typedef struct opi_slicing {
+typedef struct opi_prompt_slices {
   uint32_t rows;
   double ns;
-} opi_slicing;
+} opi_prompt_slices;
 /* Rows of the slice that begins at `first` of a prompt of n_ids, 1 at least. */
-uint32_t opi_slice_rows(const opi_pass_sums *sums, const opi_slicing *how, uint32_t first,
+uint32_t opi_slice_rows(const opi_pass_sums *sums, const opi_prompt_slices *how, uint32_t first,
                         uint32_t n_ids);
 /* The time until the last stage has computed the last slice, alone; *out_n, optional: slices. */
-double opi_passes_play_prompt(const opi_pass_times *times, const opi_slicing *how, uint32_t n_ids,
-                              uint32_t groups, uint32_t *out_n);
+double opi_passes_play_prompt(const opi_pass_times *times, const opi_prompt_slices *how,
+                              uint32_t n_ids, uint32_t groups, uint32_t *out_n);
 /* The fastest for a prompt of n_ids whose slices take at most gap_ns (0: no limit): equal slices of
- * every number of rows, and slices that shrink as keys grow. Of equal ones the fewest slices. */
-opi_slicing opi_passes_best_slices(const opi_pass_times *times, uint32_t rows, uint32_t n_ids,
-                                   uint32_t groups, double gap_ns, double *out_ns, uint32_t *out_n);
+ * every number of rows, and slices that shrink as keys grow. If some are as fast, the fewest
+ * slices. */
+opi_prompt_slices opi_passes_best_slices(const opi_pass_times *times, uint32_t rows, uint32_t n_ids,
+                                         uint32_t groups, double gap_ns, double *out_ns,
+                                         uint32_t *out_n);
 
 /* Proves the ranks' lists of passes under every rule: `groups` passes in flight, again and again,
  * whose tokens go from the last stage back to the first. Errors: those of opi_proof_check. */

@@ -120,8 +120,11 @@ static opipe_status time_class(timing *t, uint32_t c) {
   for (uint32_t s = 0; s < plan->n_stages; ++s)
     out->key_ns[s] = 0; /* at last: of most rows */
   for (uint32_t n = 0; n < graph->n_nodes; ++n) {
-    const uint32_t rank = opi_plan_rank(plan, stage[n], 0);
-    const double ns = t->profiles->node_ns[c][rank][n];
+    double ns = 0; /* on the slowest replica */
+    for (uint32_t k = 0; k < plan->n_replicas; ++k) {
+      const double one = t->profiles->node_ns[c][opi_plan_rank(plan, stage[n], k)][n];
+      ns = one > ns ? one : ns;
+    }
     if (reads_pages(graph, &graph->nodes[n]))
       out->key_ns[stage[n]] += ns / rows / keys;
     else
@@ -176,7 +179,7 @@ static opipe_status time_stages(timing *t) {
   return OPIPE_OK;
 }
 
-/* ---- what follows ---- */
+/* ---- choices ---- */
 
 static void sum_times(timing *t) {
   opi_prediction *out = &t->plan->predicted;
@@ -212,8 +215,9 @@ static void choose_slices(timing *t) {
   opi_prediction *out = &t->plan->predicted;
   const uint32_t decode = class_of(g, (g->active + g->groups - 1) / g->groups);
   const double gap = g->gap_ms > 0 ? g->gap_ms * 1e6 : g->gap * out->pass_ns[decode];
-  const opi_slicing how = opi_passes_best_slices(&t->times, g->rows, g->context, g->groups, gap,
-                                                 &out->passes.prompt_ns, &out->passes.n_slices);
+  const opi_prompt_slices how =
+      opi_passes_best_slices(&t->times, g->rows, g->context, g->groups, gap, &out->passes.prompt_ns,
+                             &out->passes.n_slices);
   out->passes.slice_rows = how.rows;
   out->passes.slice_ns = how.ns;
 }

@@ -31,8 +31,8 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_setup *setup;
-  /* Whose lists, boundary buffers, streams and places in bodies it uses: its own, or (passes of
-   * fewer rows) those of the plan's own shape. */
+  /* The shape whose lists, boundary buffers, streams and places in bodies it uses: itself, or
+   * (passes of fewer rows) the plan's own. */
   struct opi_shape *lead;
   struct opi_compiled *compiled; /* run by its requests */
   opi_arena arena;               /* the tables below */

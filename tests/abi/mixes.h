@@ -381,7 +381,7 @@ static inline uint32_t mix_next(const mix_form *form, uint8_t *seen, opi_test_ra
   return most;
 }
 
-/* What the runs were to bring about has happened. */
+/* The runs have brought about all that they were to. */
 static inline void mix_check(const mix_counts *c) {
   printf("%lu runs, %lu logits, %lu evictions, %lu ids reused, %lu pages copied, %lu drafted\n",
          c->runs, c->compared, c->evicted, c->reused, c->copied, c->accepted);

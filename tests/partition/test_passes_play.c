@@ -97,11 +97,11 @@ static void test_slices_are_the_fastest(void) {
     uint32_t n = 0, again = 0;
     make_stages(&s, 1 + round % STAGES, 1e5 * (round % 5), 1e4, round % 3 == 0 ? 0 : 20,
                 round % 2 == 0 ? &random : NULL);
-    const opi_slicing how = opi_passes_best_slices(&s.times, ROWS, n_ids, groups, 0, &ns, &n);
+    const opi_prompt_slices how = opi_passes_best_slices(&s.times, ROWS, n_ids, groups, 0, &ns, &n);
     OPI_ASSERT(close_to(opi_passes_play_prompt(&s.times, &how, n_ids, groups, &again), ns));
     OPI_ASSERT_INT(n, again);
     for (uint32_t rows = 1; rows <= ROWS; ++rows) {
-      const opi_slicing equal = {rows, 0};
+      const opi_prompt_slices equal = {rows, 0};
       OPI_ASSERT(ns <= opi_passes_play_prompt(&s.times, &equal, n_ids, groups, NULL) * (1 + 2e-9));
     }
     n_shrinking += how.ns > 0;
@@ -117,7 +117,7 @@ static void test_slices_keep_to_the_gap(void) {
   const double gap = 2 * sums.class_ns[3];
   uint32_t n = 0, last = ROWS;
   double ns = 0;
-  const opi_slicing how = opi_passes_best_slices(&s.times, ROWS, 700, 4, gap, &ns, &n);
+  const opi_prompt_slices how = opi_passes_best_slices(&s.times, ROWS, 700, 4, gap, &ns, &n);
   for (uint32_t first = 0; first < 700;) {
     const uint32_t rows = opi_slice_rows(&sums, &how, first, 700);
     const double keys = (double)rows * first + rows * (rows + 1) / 2.0;
