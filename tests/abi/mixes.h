@@ -338,13 +338,14 @@ static inline void mix_compare(mix *m, const mix_way *w, uint32_t i) {
   }
 }
 
-static inline void mix_try(const mix_way *w, mix_counts *io_counts) {
+/* Compares one of `each` sequences, others in every run. */
+static inline void mix_try(const mix_way *w, uint32_t each, mix_counts *io_counts) {
   static mix m;
   m.counts = io_counts;
   mix_open(&m, w);
   mix_run(&m, w->form->context);
   mix_session(&m, true);
-  for (uint32_t i = 0; i < MIX_ALL; ++i)
+  for (uint32_t i = (uint32_t)(io_counts->runs % each); i < MIX_ALL; i += each)
     mix_compare(&m, w, i);
   kit_close(&m.k);
   ++io_counts->runs;
@@ -385,7 +386,7 @@ static inline uint32_t mix_next(const mix_form *form, uint8_t *seen, opi_test_ra
 static inline void mix_check(const mix_counts *c) {
   printf("%lu runs, %lu logits, %lu evictions, %lu ids reused, %lu pages copied, %lu drafted\n",
          c->runs, c->compared, c->evicted, c->reused, c->copied, c->accepted);
-  OPI_ASSERT(c->compared > 100 * c->runs);
+  OPI_ASSERT(c->compared > 50 * c->runs);
   OPI_ASSERT(c->evicted > 0 && c->reused > 0 && c->copied > 0 && c->accepted > 0);
 }
 

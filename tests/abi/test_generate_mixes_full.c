@@ -16,7 +16,7 @@ static void test_every_combination(void) {
     mix_way w = {.form = &mix_forms[f]};
     for (uint32_t at = 0; at < MIX_FACTORS;) {
       if (!is_repeated(&w))
-        mix_try(&w, &counts);
+        mix_try(&w, 1, &counts);
       for (at = 0; at < MIX_FACTORS && ++w.at[at] == mix_levels[at]; ++at)
         w.at[at] = 0;
     }
@@ -33,7 +33,7 @@ static void test_families(void) {
   for (uint32_t f = 0; f < MIX_FAMILIES; ++f) {
     uint8_t seen[MIX_SEEN] = {0};
     while (mix_next(&mix_families[f], seen, &random, &w) != 0)
-      mix_try(&w, &counts);
+      mix_try(&w, 1, &counts);
   }
   printf("%lu runs, %lu logits\n", counts.runs, counts.compared);
   OPI_ASSERT(counts.compared > 80 * counts.runs);
