@@ -164,7 +164,7 @@ REFUSED_LINES = (
     ("{\"ids\": [1], \"at\": -1}", "\"at\" must be seconds"),
     ("{\"ids\": [1]", "near end of file"),
 )
-STATES = "the model runs with states, as it is"
+STATES = "with states"
 REFUSED_MODELS = (
     ("recurrent", "node 'Add_32' (Add): no row form: it joins rows with a state"),
     ("convolved", "node 'Concat_33' (Concat): no row form: it joins rows with a state"),
