@@ -5,7 +5,7 @@
 #include "runtime/base/thread.h"
 #include "tests/abi/host_kit.h"
 
-enum { SEQUENCES = 16, TOKENS = 16, STAGES = 4, STAGE_MS = 10 };
+enum { SEQUENCES = 16, TOKENS = 14, STAGES = 4, STAGE_MS = 20 };
 
 typedef struct told {
   uint64_t at_ns[TOKENS];
@@ -29,7 +29,7 @@ static void open(host_kit *k) {
   const opipe_context_params context = {
       .struct_size = sizeof context, .plugin_paths = plugins, .n_plugin_paths = 1};
   const opipe_device_choice device = {
-      .kind = "emulated", .options = "forward_us=10000,async=1,compute=off", .threads = 1};
+      .kind = "emulated", .options = "forward_us=20000,async=1,compute=off", .threads = 1};
   const opipe_order_costs costs = {
       .struct_size = sizeof costs, .n_stages = STAGES, .stage_forward = ms};
   const opipe_generation_params generation = {
@@ -68,7 +68,7 @@ static void test_equal_stages_are_busy(void) {
     const uint32_t ids[2] = {i, i + 1};
     p.ids = ids;
     p.n_ids = 2;
-    p.sampling = "temperature=0,max_tokens=16";
+    p.sampling = "temperature=0,max_tokens=14";
     p.ctx = &t[i];
     p.on_token = on_token;
     OPI_ASSERT_OK_FATAL(k.api->session_generate(k.session, &p, &sequences[i], &k.err), &k.err);
