@@ -5,7 +5,7 @@
 #include "runtime/base/thread.h"
 #include "tests/abi/host_kit.h"
 
-enum { SEQUENCES = 16, TOKENS = 14, STAGES = 4, STAGE_MS = 20 };
+enum { SEQUENCES = 16, TOKENS = 10, STAGES = 4, STAGE_MS = 20 };
 
 typedef struct told {
   uint64_t at_ns[TOKENS];
@@ -52,42 +52,54 @@ static void open(host_kit *k) {
   OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
 }
 
-/* The shortest of all rounds, in which every stage computes all sequences once: a busy machine
- * makes some longer. */
-static void test_equal_stages_are_busy(void) {
+/* The shortest of all rounds, in which every stage computes all sequences once. */
+static uint64_t shortest_round(host_kit *k) {
   static told t[SEQUENCES];
   opipe_sequence *sequences[SEQUENCES];
-  opipe_generation_info info = opipe_generation_info_init();
   uint64_t least = UINT64_MAX;
-  host_kit k;
-  open(&k);
-  OPI_ASSERT_OK(k.api->session_generation(k.session, &info, &k.err), &k.err);
-  OPI_ASSERT_INT(info.groups, STAGES);
   for (uint32_t i = 0; i < SEQUENCES; ++i) {
     opipe_generate_params p = opipe_generate_params_init();
     const uint32_t ids[2] = {i, i + 1};
+    t[i].n = 0;
     p.ids = ids;
     p.n_ids = 2;
-    p.sampling = "temperature=0,max_tokens=14";
+    p.sampling = "temperature=0,max_tokens=10";
     p.ctx = &t[i];
     p.on_token = on_token;
-    OPI_ASSERT_OK_FATAL(k.api->session_generate(k.session, &p, &sequences[i], &k.err), &k.err);
+    OPI_ASSERT_OK_FATAL(k->api->session_generate(k->session, &p, &sequences[i], &k->err), &k->err);
   }
   for (uint32_t i = 0; i < SEQUENCES; ++i) {
-    OPI_ASSERT_OK(k.api->sequence_wait(sequences[i], UINT32_MAX, UINT64_MAX, &k.err), &k.err);
+    OPI_ASSERT_OK(k->api->sequence_wait(sequences[i], UINT32_MAX, UINT64_MAX, &k->err), &k->err);
     OPI_ASSERT_INT(t[i].n, TOKENS);
     for (uint32_t n = STAGES; n < TOKENS; ++n) {
       const uint64_t ns = t[i].at_ns[n] - t[i].at_ns[n - 1];
       least = ns < least ? ns : least;
     }
-    k.api->sequence_release(sequences[i]);
+    k->api->sequence_release(sequences[i]);
   }
-  /* so a round has as many passes as there are stages, each stage all of them */
-  OPI_ASSERT_OK(k.api->session_generation(k.session, &info, &k.err), &k.err);
-  OPI_ASSERT(info.passes >= STAGES * (TOKENS - 1));
+  return least;
+}
+
+/* A busy machine makes rounds longer: the quickest of some tries counts. */
+static void test_equal_stages_are_busy(void) {
+  enum { TRIES = 6 };
   const double busy = STAGES * STAGE_MS * 1e6;
+  opipe_generation_info info = opipe_generation_info_init();
+  uint64_t least = UINT64_MAX;
+  uint32_t tries = 0;
+  host_kit k;
+  open(&k);
+  while (tries < TRIES && 1 - busy / (double)least > 0.02) {
+    const uint64_t ns = shortest_round(&k);
+    least = ns < least ? ns : least;
+    ++tries;
+  }
   printf("a round of %.3f ms, stages busy for %.3f\n", (double)least * 1e-6, busy * 1e-6);
   OPI_ASSERT(1 - busy / (double)least <= 0.02);
+  /* a round has as many passes as there are stages, each stage all of them */
+  OPI_ASSERT_OK(k.api->session_generation(k.session, &info, &k.err), &k.err);
+  OPI_ASSERT_INT(info.groups, STAGES);
+  OPI_ASSERT(info.passes >= (uint64_t)tries * STAGES * (TOKENS - 1));
   kit_close(&k);
 }
 
