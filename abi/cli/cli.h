@@ -489,6 +489,11 @@ int cli_plugins(const cli_options *options);
 int cli_schedule(const cli_options *options);
 int cli_launch(const cli_options *options);
 int cli_follow(const cli_options *options);
+/* plan: whether the model is a folder, or an option of generation was given; the plan, shown by
+ * `give`. generate.c */
+bool cli_asks_generation(const cli_options *o);
+typedef int (*cli_give_plan)(const cli_options *o, const cli_session *s);
+int cli_plan_generation(const cli_options *o, cli_give_plan give);
 int cli_generate(const cli_options *options);
 /* run DIR: every data set of a folder in the ONNX backend-test layout. */
 int cli_run_folder(const cli_options *options);

@@ -135,6 +135,8 @@ int cli_plan(const cli_options *given) {
     return CLI_FAILED;
   if (o->model == NULL && o->n_operands > 1)
     return cli_explain(o);
+  if (cli_asks_generation(o))
+    return cli_plan_generation(o, give_plan);
   if (o->train && o->model != NULL)
     return plan_training(o);
   int status = cli_open(o, &s);

@@ -9,7 +9,7 @@
 
 #include "progress.h"
 
-enum { CONTEXT = 1024 }; /* if neither option nor folder says it */
+enum { CONTEXT = 1024, DRAFT = 8 }; /* if neither option nor folder says it */
 
 /* ---- folders of ONNX Runtime GenAI ---- */
 
@@ -63,16 +63,114 @@ static int read_folder(const cli_options *o, cli_genai *out) {
   return CLI_DONE;
 }
 
+typedef opipe_status (*tensor_of)(opipe_model *model, uint32_t index, opipe_tensor_info *io_info,
+                                  opipe_error *err);
+
+/* The first of the folder's names, one for each layer, that no tensor of the model has; NULL: all
+ * are there. *out_n: how many are. */
+static const char *find_missing(const cli_session *s, tensor_of tensor, const json_t *names,
+                                size_t *out_n) {
+  const char *missing = NULL;
+  *out_n = 0;
+  for (size_t k = 0; k < json_array_size(names); ++k) {
+    const char *name = json_string_value(json_array_get(names, k));
+    opipe_tensor_info info = opipe_tensor_info_init();
+    bool there = false;
+    for (uint32_t i = 0; !there && tensor(s->file, i, &info, NULL) == OPIPE_OK; ++i)
+      there = strcmp(info.name, name) == 0;
+    *out_n += there;
+    missing = missing == NULL && !there ? name : missing;
+  }
+  return missing;
+}
+
+/* A folder's layers are the model's. */
+static int check_folder(const cli_genai *folder, const cli_session *s) {
+  const struct {
+    const char *key, *what;
+    tensor_of tensor;
+  } rows[] = {{"past_keys", "input", s->api->model_input},
+              {"past_values", "input", s->api->model_input},
+              {"present_keys", "output", s->api->model_output},
+              {"present_values", "output", s->api->model_output}};
+  for (size_t i = 0; folder->config != NULL && i < sizeof rows / sizeof rows[0]; ++i) {
+    const json_t *names = json_object_get(folder->config, rows[i].key);
+    size_t n = 0;
+    const char *missing = find_missing(s, rows[i].tensor, names, &n);
+    if (missing != NULL) {
+      return cli_fail("%s: genai_config.json names %zu layers, %zu are there: no %s is named '%s'",
+                      folder->model, json_array_size(names), n, rows[i].what, missing);
+    }
+  }
+  return CLI_DONE;
+}
+
 /* ---- plans ---- */
 
-static void ask_plan(const cli_genai *folder, cli_options *io_options) {
+static bool is_folder(const char *path) {
+  struct stat st;
+  return path != NULL && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int cli_ask_generation(cli_options *io_options, cli_genai *out_folder) {
   opipe_generation_params *plan = &io_options->generate.plan;
+  if (is_folder(io_options->model)) {
+    const int status = read_folder(io_options, out_folder);
+    if (status != CLI_DONE)
+      return status;
+    io_options->model = out_folder->model;
+  }
   plan->struct_size = (uint32_t)sizeof *plan;
-  plan->output = json_string_value(json_object_get(folder->config, "logits"));
+  plan->output = json_string_value(json_object_get(out_folder->config, "logits"));
   if (plan->context == 0)
-    plan->context = folder->context == 0 ? CONTEXT : folder->context;
+    plan->context = out_folder->context;
+  if (plan->context == 0 && io_options->plan_file == NULL) {
+    plan->context = CONTEXT;
+    (void)fprintf(stderr, "context: %d tokens, as neither --context nor a folder says\n", CONTEXT);
+  }
   if (io_options->generate.drafts == CLI_DRAFTS_NGRAM && plan->draft == 0)
-    plan->draft = 8;
+    plan->draft = DRAFT;
+  return CLI_DONE;
+}
+
+bool cli_asks_generation(const cli_options *o) {
+  static const char *const names[] = {"context", "sequences", "groups", "page",
+                                      "tokens",  "gap",       "drafts"};
+  bool asks = is_folder(o->model);
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
+    asks = asks || cli_was_given(o, names[i]);
+  return asks;
+}
+
+int cli_plan_generation(const cli_options *given, cli_give_plan give) {
+  cli_options own = *given;
+  cli_genai folder = {.config = NULL};
+  cli_session s;
+  if (own.planner.name != NULL || own.planner.decides || own.train || own.measures ||
+      own.model == NULL) {
+    return cli_usage("a plan for generation: %s is not allowed",
+                     own.train                  ? "--train"
+                     : own.measures             ? "--measure"
+                     : own.planner.name != NULL ? "--planner"
+                     : own.model == NULL        ? "a description in place of a model"
+                                                : "--auto");
+  }
+  own.generate.plan.rows = own.planner.samples;
+  int status = cli_ask_generation(&own, &folder);
+  if (status != CLI_DONE) {
+    json_decref(folder.config);
+    return status;
+  }
+  status = cli_open(&own, &s);
+  if (status == CLI_DONE)
+    status = check_folder(&folder, &s);
+  if (status == CLI_DONE)
+    status = cli_make_plan(&own, &s, 0, &s.plan);
+  if (status == CLI_DONE)
+    status = give(&own, &s);
+  cli_close(&s);
+  json_decref(folder.config);
+  return status;
 }
 
 static int open_session(const cli_options *o, cli_generating *g) {
@@ -129,24 +227,20 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
 int cli_generate(const cli_options *given) {
   cli_options own = *given;
   cli_genai folder = {.config = NULL};
-  struct stat st;
   cli_session s;
   cli_json json;
-  int status = CLI_DONE;
-  if (stat(own.model, &st) == 0 && S_ISDIR(st.st_mode)) {
-    status = read_folder(&own, &folder);
-    own.model = folder.model;
-  }
+  int status = cli_ask_generation(&own, &folder);
   if (status != CLI_DONE) {
     json_decref(folder.config);
     return status;
   }
-  ask_plan(&folder, &own);
   status = cli_open(&own, &s);
   const int begun = cli_json_begin(&own, &json);
   status = status == CLI_DONE ? begun : status;
   if (json.file != NULL)
     (void)fputc('{', json.file);
+  if (status == CLI_DONE)
+    status = check_folder(&folder, &s);
   if (status == CLI_DONE)
     status = generate(&own, &s, &folder, &json);
   if (json.file != NULL)

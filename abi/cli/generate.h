@@ -15,6 +15,10 @@ typedef struct cli_genai {
   uint32_t context; /* 0: not known */
 } cli_genai;
 
+/* Reads the folder, if the model is one, and completes options: of a plan for generation.
+ * out_folder: zeroed; its config is the caller's to give back, whatever is returned. */
+int cli_ask_generation(cli_options *io_options, cli_genai *out_folder);
+
 /* Text to ids and back, by the library of ONNX Runtime GenAI. generate_text.c */
 typedef struct cli_tokenizer cli_tokenizer;
 int cli_tokenizer_open(const char *folder, cli_tokenizer **out);

@@ -32,6 +32,7 @@ enum {
   LAUNCH,   /* launch */
   FOLLOW,   /* follow */
   GENERATE, /* generate */
+  PASSES,   /* generate, plan */
   COMMON    /* every command */
 };
 
@@ -320,7 +321,10 @@ const cli_option cli_option_rows[] = {
      "auto: tensor groups and sharded optimizers also where other plans fit, and strategies that "
      "cannot be executed, which are only printed and simulated",
      BITS(planner.flags, OPIPE_STRATEGY_HYPOTHETICAL), .in_plan = true},
-    {PLANNER, "rows", "N", "samples of a micro-batch, for dapple, pipedream and auto (1)",
+    {PLANNER, "rows", "N",
+     "samples of a micro-batch, for dapple, pipedream and auto (1); for generation most tokens of "
+     "a "
+     "pass (64)",
      COUNT(planner.samples, 1 << 20), .in_plan = true},
     {LAYERS, "arch", "SPEC",
      "in place of MODEL: gpt:layers=N,hidden=N,heads=N,vocab=N,seq=N[,...]; also llama, bert",
@@ -427,23 +431,8 @@ const cli_option cli_option_rows[] = {
      "other rules: repetition_penalty, presence_penalty, frequency_penalty, min_tokens, n, "
      "logprobs",
      TEXT(generate.sampling)},
-    {GENERATE, "context", "N", "most tokens of a sequence (as the folder says; 1024)",
-     COUNT(generate.plan.context, UINT32_MAX - 1), .in_plan = true},
-    {GENERATE, "sequences", "N", "most sequences with keys and values at a time (16)",
-     COUNT(generate.plan.active, 1 << 16), .in_plan = true},
     {GENERATE, "rows", "N", "most tokens of a pass (64)", COUNT(generate.plan.rows, 1 << 20),
      .in_plan = true},
-    {GENERATE, "groups", "N", "most passes under way (as many as are fastest by simulation)",
-     COUNT(generate.plan.groups, 1 << 16), .in_plan = true},
-    {GENERATE, "page", "N", "tokens of a page of keys and values (64)",
-     COUNT(generate.plan.page, 1 << 20), .in_plan = true},
-    {GENERATE, "tokens", "N", "keys and values that are held (as many as the caps leave)",
-     NUMBER(generate.plan.n_tokens), .in_plan = true},
-    {GENERATE, "gap", "X",
-     "longest pass with slices of prompts, in passes without any; 0: no limit",
-     REAL(generate.plan.gap_passes), .in_plan = true},
-    {GENERATE, "drafts", "none|ngram", "ngram: guess tokens from repetitions, 8 at most (none)",
-     CHOICE(generate.drafts, "none|ngram")},
     {GENERATE, "trace", "OUT.json|.svg|.html", "write the last pass, planned and measured",
      TEXT(trace)},
     {GENERATE, "reference", NULL,
@@ -451,6 +440,21 @@ const cli_option cli_option_rows[] = {
      FLAG(reference)},
     {GENERATE, "check-finite", NULL, "fail if a node's output is NaN or infinite",
      FLAG(check_finite)},
+
+    {PASSES, "context", "N", "most tokens of a sequence (as the folder says; 1024)",
+     COUNT(generate.plan.context, UINT32_MAX - 1), .in_plan = true},
+    {PASSES, "sequences", "N", "most sequences with keys and values at a time (16)",
+     COUNT(generate.plan.active, 1 << 16), .in_plan = true},
+    {PASSES, "groups", "N", "most passes under way (as many as are fastest by simulation)",
+     COUNT(generate.plan.groups, 1 << 16), .in_plan = true},
+    {PASSES, "page", "N", "tokens of a page of keys and values (64)",
+     COUNT(generate.plan.page, 1 << 20), .in_plan = true},
+    {PASSES, "tokens", "N", "keys and values that are held (as many as the caps leave)",
+     NUMBER(generate.plan.n_tokens), .in_plan = true},
+    {PASSES, "gap", "X", "longest pass with slices of prompts, in passes without any; 0: no limit",
+     REAL(generate.plan.gap_passes), .in_plan = true},
+    {PASSES, "drafts", "none|ngram", "ngram: guess tokens from repetitions, 8 at most (none)",
+     CHOICE(generate.drafts, "none|ngram")},
 
     {COMMON, "json", NULL, "machine-readable output", FLAG(json)},
     {COMMON, "plugin", "PATH", "a plugin file or a folder of plugins, searched first (repeatable)",
@@ -471,9 +475,9 @@ const cli_command cli_commands[] = {
      .basics = "train bind json help"},
     {"plan",
      "cut a model into stages and print or write the plan",
-     "MODEL",
+     "MODEL|FOLDER",
      cli_plan,
-     {PLAN, PLANNER, LAYERS, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON},
+     {PLAN, PLANNER, LAYERS, PASSES, MODEL, PLAN_OUT, DATA, TRAINED, OPTIMIZE, PLAN_SEED, COMMON},
      .basics = "stages device schedule microbatches memory auto output train bind json help"},
     {"simulate",
      "play a model's plan on a described cluster: times, bubble, memory, links",
@@ -508,7 +512,7 @@ const cli_command cli_commands[] = {
      "generate tokens with a decoder, for many requests at once, as a pipeline",
      "FOLDER|MODEL",
      cli_generate,
-     {GENERATE, PLAN, MODEL, COMMON},
+     {GENERATE, PASSES, PLAN, MODEL, COMMON},
      .basics = "prompt ids requests max-tokens temperature stages device memory json help"},
     {"train",
      "train a model as a pipeline on data from files",
@@ -603,7 +607,8 @@ static const char *const titles[] = {[PLAN] = "Stages, devices, schedules",
                                      [TUNE] = "Kernels",
                                      [LAUNCH] = "Processes",
                                      [FOLLOW] = "Following",
-                                     [GENERATE] = "Prompts, sampling, keys and values",
+                                     [GENERATE] = "Prompts, sampling",
+                                     [PASSES] = "Keys and values of generation",
                                      [COMMON] = "Common"};
 
 /* True if it is the k-th word of "a b c". */

@@ -15,6 +15,26 @@ static void write_times(opi_text *t, const char *name, const double *ns, uint32_
   opi_text_puts(t, "], ");
 }
 
+static void write_one(opi_text *t, const char *name, double value) {
+  opi_text_printf(t, ", \"%s\": ", name);
+  opi_json_double(t, value);
+}
+
+static void write_played(opi_text *t, const opi_pass_played *p) {
+  if (p->slice_rows == 0)
+    return;
+  opi_text_printf(t, ", \"slice_rows\": %u, \"slices\": %u", p->slice_rows, p->n_slices);
+  write_one(t, "slice_ns", p->slice_ns);
+  write_one(t, "prompt_ns", p->prompt_ns);
+  write_one(t, "tokens_per_s", p->tokens_per_s);
+  write_one(t, "idle", p->idle);
+  if (p->replicas == 0)
+    return;
+  opi_text_printf(t, ", \"replicas\": %u, \"replica_bytes\": %" PRIu64, p->replicas,
+                  p->replica_bytes);
+  write_one(t, "replicas_tokens_per_s", p->replicas_tokens_per_s);
+}
+
 void opi_json_write_generation(opi_text *t, const opi_plan *plan, bool decisions) {
   const opi_generation *g = &plan->decided.binding.generation;
   const uint32_t n = opi_generation_classes(g);
@@ -39,6 +59,7 @@ void opi_json_write_generation(opi_text *t, const opi_plan *plan, bool decisions
   opi_json_double(t, plan->predicted.key_ns);
   if (plan->predicted.pages_rank != OPIPE_NONE)
     opi_text_printf(t, ", \"limits\": %u", plan->predicted.pages_rank);
+  write_played(t, &plan->predicted.passes);
   opi_text_puts(t, "},\n");
 }
 
@@ -69,6 +90,31 @@ static opipe_status read_times(const json_t *object, const char *name, uint32_t 
   return OPIPE_OK;
 }
 
+static opipe_status read_time(const json_t *object, const char *name, double *out,
+                              opipe_error *err) {
+  OPI_TRY(opi_json_get_number(object, WHAT, name, out, err));
+  return *out >= 0 ? OPIPE_OK
+                   : opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" is %g, below 0", WHAT, name, *out);
+}
+
+/* Files of before have no slices. */
+static opipe_status read_played(const json_t *object, opi_pass_played *out, opipe_error *err) {
+  *out = (opi_pass_played){.slice_rows = 0};
+  if (json_object_get(object, "slice_rows") == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_number(object, "slice_rows", 1, &out->slice_rows, err));
+  OPI_TRY(read_number(object, "slices", 1, &out->n_slices, err));
+  OPI_TRY(read_time(object, "slice_ns", &out->slice_ns, err));
+  OPI_TRY(read_time(object, "prompt_ns", &out->prompt_ns, err));
+  OPI_TRY(read_time(object, "tokens_per_s", &out->tokens_per_s, err));
+  OPI_TRY(read_time(object, "idle", &out->idle, err));
+  if (json_object_get(object, "replicas") == NULL)
+    return OPIPE_OK;
+  OPI_TRY(read_number(object, "replicas", 1, &out->replicas, err));
+  OPI_TRY(opi_json_get_u64(object, WHAT, "replica_bytes", INT64_MAX, &out->replica_bytes, err));
+  return read_time(object, "replicas_tokens_per_s", &out->replicas_tokens_per_s, err);
+}
+
 static opipe_status read_passes(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *object = json_object_get(root, "passes");
   const uint32_t n = opi_generation_classes(&plan->decided.binding.generation);
@@ -79,6 +125,7 @@ static opipe_status read_passes(const json_t *root, opi_plan *plan, opipe_error 
   OPI_TRY(read_times(object, "pass_ns", n, plan->predicted.pass_ns, err));
   OPI_TRY(read_times(object, "stage_ns", n, plan->predicted.stage_ns, err));
   OPI_TRY(opi_json_get_number(object, WHAT, "key_ns", &plan->predicted.key_ns, err));
+  OPI_TRY(read_played(object, &plan->predicted.passes, err));
   if (json_object_get(object, "limits") == NULL)
     return OPIPE_OK;
   OPI_TRY(opi_json_get_u64(object, WHAT, "limits", INT32_MAX, &rank, err));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "partition/make/make.h"
+#include "partition/make/passes.h"
 #include "partition/make/work.h"
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
@@ -226,6 +227,51 @@ static void describe_states(opi_text *t, const opi_plan *plan) {
     opi_text_printf(t, "... and %u more\n", plan->decided.n_states - CROSSINGS_MOST);
 }
 
+/* Tokens that ranks have room for. */
+static void describe_pages(opi_text *t, const opi_plan *plan) {
+  const opi_generation *g = &plan->decided.binding.generation;
+  uint32_t least = OPIPE_NONE;
+  uint64_t room = UINT64_MAX;
+  opi_text_puts(t, "pages, by rank:");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
+    bytes_text(t, plan->predicted.memory[r].state_bytes);
+  opi_text_puts(t, "; room for tokens:");
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    const uint64_t n = opi_passes_rank_room(plan, r);
+    if (n == UINT64_MAX)
+      opi_text_puts(t, " any");
+    else
+      opi_text_printf(t, " %" PRIu64, n * g->page);
+    least = n < room ? r : least;
+    room = n < room ? n : room;
+  }
+  if (least != OPIPE_NONE)
+    opi_text_printf(t, "; rank %u limits", least);
+  opi_text_puts(t, "\n");
+}
+
+static void describe_play(opi_text *t, const opi_plan *plan) {
+  const opi_generation *g = &plan->decided.binding.generation;
+  const opi_pass_played *p = &plan->predicted.passes;
+  if (p->slice_rows != 0) {
+    opi_text_printf(t, "%u passes in flight: %.0f tokens/s for %u sequences, stages idle %.1f %%\n",
+                    g->groups, p->tokens_per_s, g->active, 100 * p->idle);
+    opi_text_printf(t, "a prompt of %u tokens alone: %.3f ms in %u slices, of at most %u rows",
+                    g->context, p->prompt_ns * 1e-6, p->n_slices, p->slice_rows);
+    if (p->slice_ns > 0)
+      opi_text_printf(t, " and %.3f ms", p->slice_ns * 1e-6);
+    opi_text_puts(t, "\n");
+  }
+  if (p->replicas != 0) {
+    opi_text_printf(t,
+                    "%u copies of the whole model, one on each rank, would be faster: %.0f "
+                    "tokens/s, each with",
+                    p->replicas, p->replicas_tokens_per_s);
+    bytes_text(t, p->replica_bytes);
+    opi_text_puts(t, "\n");
+  }
+}
+
 static void describe_passes(opi_text *t, const opi_plan *plan) {
   const opi_generation *g = &plan->decided.binding.generation;
   if (g->context == 0)
@@ -236,17 +282,13 @@ static void describe_passes(opi_text *t, const opi_plan *plan) {
                   "active; passes of up to %u rows, %u in flight\n",
                   (uint64_t)g->n_pages * g->page, g->n_pages, g->page, g->context, g->active,
                   g->rows, g->groups);
-  opi_text_puts(t, "pages, by rank:");
-  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
-    bytes_text(t, plan->predicted.memory[r].state_bytes);
-  if (plan->predicted.pages_rank != OPIPE_NONE)
-    opi_text_printf(t, "; rank %u leaves room for no more", plan->predicted.pages_rank);
-  opi_text_puts(t, "\n");
+  describe_pages(t, plan);
   for (uint32_t c = 0; c < opi_generation_classes(g); ++c) {
     opi_text_printf(t, "%s%u rows %.3f ms", c == 0 ? "a pass without keys: " : ", ",
                     opi_generation_rows(g, c), plan->predicted.pass_ns[c] * 1e-6);
   }
   opi_text_printf(t, "; 1000 keys of a row %.3f ms\n", plan->predicted.key_ns * 1e-3);
+  describe_play(t, plan);
 }
 
 static void describe_messages(opi_text *t, const opi_plan *plan) {

@@ -122,7 +122,8 @@ static opipe_status build_model(finish *f) {
   return opi_cut_model_build(&from, &f->model, f->err);
 }
 
-/* A plan of passes: models and lists of all classes of rows but the largest, which is f->model. */
+/* A plan of passes: models of all classes of rows but the largest, which is f->model and whose
+ * lists hold for those that are cut alike; lists of the others. */
 static opipe_status build_classes(finish *f, const uint32_t *alignment) {
   const opi_decision *plan = &f->plan->decided;
   const uint32_t n =
@@ -140,7 +141,8 @@ static opipe_status build_classes(finish *f, const uint32_t *alignment) {
                                   .master = f->model->variants[0].slices[0].cut};
     OPI_TRY(opi_cut_model_build(&from, &k->model, f->err));
     OPI_TRY(opi_piece_plan_build(&k->given, k->model, f->err));
-    OPI_TRY(opi_lists_build(k->model, alignment, false, plan->allocator, &k->lists, f->err));
+    if (!opi_cut_model_holds(f->model, k->model))
+      OPI_TRY(opi_lists_build(k->model, alignment, false, plan->allocator, &k->lists, f->err));
     f->more[c] = (opi_memory_more){k->model, k->lists};
   }
   return OPIPE_OK;

@@ -35,7 +35,8 @@ typedef struct planner {
   const opi_bound *bound; /* of the larger shape class */
   opi_bound *own_bound;   /* the same if bound here, else NULL */
   opi_passes_env passes;  /* of a plan of passes */
-  opi_training *training; /* of a whole micro-batch, for costs */
+  opi_pass_profiles pass_profiles;
+  opi_training *training;                       /* of a whole micro-batch, for costs */
   double **input_ns, **weight_ns, **forward_ns; /* training: [n_ranks][n_nodes] */
   opi_arena scratch;
   opi_cut_edge *edges;
@@ -425,6 +426,12 @@ static opipe_status tie_nodes(planner *p, opi_cut_problem *problem) {
   return opi_states_tie(plan, p->env->model->graph, p->bound->graph, stays, closed, p->err);
 }
 
+/* The model's file says where its stages are. */
+static bool is_annotated(const planner *p) {
+  return p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0 &&
+         (uint32_t)p->env->model->n_stages == p->plan->decided.n_stages;
+}
+
 static opipe_status cut_once(planner *p) {
   opi_decision *plan = &p->plan->decided;
   uint64_t *caps = OPI_ARENA_ARRAY(&p->scratch, uint64_t, plan->n_stages);
@@ -456,8 +463,7 @@ static opipe_status cut_once(planner *p) {
                           plan->allocator, plan->stage_of_node, p->err));
     return finish_cut(p, &problem, p->err);
   }
-  if (p->env->model->n_stages > 1 && (p->params->flags & OPIPE_PLAN_IGNORE_ANNOTATIONS) == 0 &&
-      (uint32_t)p->env->model->n_stages == plan->n_stages) {
+  if (is_annotated(p)) {
     OPI_TRY(opi_cut_annotated(p->bound->graph, plan->n_stages, plan->stage_of_node, p->err));
     return finish_cut(p, &problem, p->err);
   }
@@ -520,7 +526,6 @@ static opipe_status cut(planner *p) {
                   (unsigned long long)enough);
 }
 
-/* A plan of passes is one of the model's row form. */
 static opipe_status begin_passes(planner *p) {
   OPI_TRY(opi_passes_begin(p->env, p->params, p->spec != NULL, p->plan, p->err));
   opi_passes_env_make(p->env, p->plan, &p->passes);
@@ -545,8 +550,11 @@ static opipe_status finish_anew(void *ctx, opipe_error *err) {
 }
 
 static opipe_status cut_passes(planner *p) {
-  const opi_passes_cutter cutter = {cut_anew, finish_anew, p};
-  return p->plan->rows == NULL ? cut(p) : opi_passes_cut(p->plan, p->own_bound, &cutter, p->err);
+  const bool given = p->env->stage_ends != NULL || p->n_edges != 0 || is_annotated(p);
+  const opi_passes_cutter cutter = {cut_anew, finish_anew, p, p->profiles, given};
+  OPI_TRY(opi_pass_profiles_make(p->env, p->plan, p->making.facts, p->params->cost,
+                                 &p->pass_profiles, p->err));
+  return opi_passes_place(&p->pass_profiles, p->plan, p->own_bound, &cutter, p->err);
 }
 
 /* Ranks that share a cap get equal parts of what it leaves free. */
@@ -592,11 +600,9 @@ static opipe_status cut_for_any_kernels(planner *p) {
   if (status == OPIPE_OK)
     status = profile_ranks(p);
   if (status == OPIPE_OK)
-    status = cut_passes(p);
+    status = p->plan->rows == NULL ? cut(p) : cut_passes(p);
   if (status == OPIPE_OK)
     status = improve(p);
-  if (status == OPIPE_OK && p->plan->rows != NULL)
-    status = opi_passes_time(p->env, p->plan, p->making.facts, p->params->cost, p->err);
   swap_options(p);
   return status;
 }
@@ -682,6 +688,7 @@ opipe_status opi_plan_make_so(const opi_plan_env *env, const opipe_plan_params *
       opi_profile_free(p.profiles[r]);
   }
   opi_training_free(p.training);
+  opi_pass_profiles_free(&p.pass_profiles);
   opi_bound_free(p.own_bound);
   opi_arena_release(&p.scratch);
   if (status < 0) {

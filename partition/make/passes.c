@@ -42,7 +42,8 @@ static opipe_status read_asked(const opipe_generation_params *p, opi_generation 
   OPI_TRY(check_number("page", g->page, 1, PAGE_MOST, err));
   OPI_TRY(check_number("rows", g->rows, 1, ROWS_MOST, err));
   OPI_TRY(check_number("active", g->active, 1, ACTIVE_MOST, err));
-  OPI_TRY(check_number("groups", g->groups, 0, g->active, err));
+  OPI_TRY(check_number("groups", g->groups, 0,
+                       g->active < OPI_GROUPS_MOST ? g->active : OPI_GROUPS_MOST, err));
   OPI_TRY(check_number("draft", g->draft, 0, DRAFT_MOST, err));
   OPI_TRY(check_gap(g, err));
   const uint64_t pages = p->n_tokens / g->page + (p->n_tokens % g->page != 0);
@@ -156,94 +157,24 @@ static uint64_t room_in(const opi_plan *plan, uint32_t rank, uint64_t most, bool
   return page == 0 ? UINT64_MAX : sum >= most ? n : n + (most - sum) / page;
 }
 
+uint64_t opi_passes_rank_room(const opi_plan *plan, uint32_t rank) {
+  const opi_memory *m = &plan->predicted.memory[rank];
+  const bool capped = m->cap_bytes != UINT64_MAX;
+  const uint64_t most = capped ? m->cap_bytes : m->device_bytes;
+  return most == 0 || m->state_bytes == 0 ? UINT64_MAX : room_in(plan, rank, most, capped);
+}
+
 uint32_t opi_passes_room(const opi_plan *plan, uint32_t *out_rank) {
   uint64_t least = UINT64_MAX;
   *out_rank = OPIPE_NONE;
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
-    const opi_memory *m = &plan->predicted.memory[r];
-    const bool capped = m->cap_bytes != UINT64_MAX;
-    const uint64_t most = capped ? m->cap_bytes : m->device_bytes;
-    const uint64_t room =
-        most == 0 || m->state_bytes == 0 ? UINT64_MAX : room_in(plan, r, most, capped);
+    const uint64_t room = opi_passes_rank_room(plan, r);
     if (room >= least)
       continue;
     least = room;
     *out_rank = r;
   }
   return least < INT32_MAX ? (uint32_t)least : (uint32_t)INT32_MAX;
-}
-
-/* As many pages as fit beside the cut at hand, which was made with `least`. */
-static opipe_status fill_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
-                             uint32_t most, uint32_t *out_n, opipe_error *err) {
-  enum { TRIES = 4 };
-  const uint32_t least = plan->decided.binding.generation.n_pages;
-  opipe_status status = OPIPE_E_LIMIT;
-  opipe_error own = OPIPE_ERROR_INIT;
-  uint32_t n = opi_passes_room(plan, &plan->predicted.pages_rank);
-  n = n > most ? most : n;
-  for (uint32_t i = 0; i < TRIES && n > least && status == OPIPE_E_LIMIT; ++i) {
-    opi_passes_set_pages(plan, bound, n);
-    status = cutter->finish(cutter->ctx, &own);
-    n -= status == OPIPE_E_LIMIT;
-  }
-  *out_n = status == OPIPE_OK ? n : least;
-  return status == OPIPE_OK || status == OPIPE_E_LIMIT ? OPIPE_OK
-                                                       : opi_fail(err, status, "%s", own.message);
-}
-
-/* Another cut may leave room for more than `fits`, and fewer than `most`, which do not fit. */
-static opipe_status search_pages(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
-                                 uint32_t least, uint32_t fits, uint32_t most, opipe_error *err) {
-  enum { TRIES = 8 };
-  uint32_t made = 0; /* the last cut's */
-  for (uint32_t i = 0; i < TRIES && most - fits > 1; ++i) {
-    opipe_error own = OPIPE_ERROR_INIT;
-    const uint32_t n = fits + (most - fits) / 2;
-    opi_passes_set_pages(plan, bound, n);
-    const opipe_status status = cutter->cut(cutter->ctx, &own);
-    if (status < 0 && status != OPIPE_E_LIMIT)
-      return opi_fail(err, status, "%s", own.message);
-    made = status == OPIPE_OK ? n : 0;
-    if (status == OPIPE_OK)
-      fits = n;
-    else
-      most = n;
-  }
-  if (made == fits)
-    return OPIPE_OK;
-  opi_passes_set_pages(plan, bound, fits);
-  const opipe_status status = cutter->cut(cutter->ctx, err);
-  if (status != OPIPE_E_LIMIT)
-    return status;
-  /* only the cut that was made with `least` has room for them */
-  opi_passes_set_pages(plan, bound, least);
-  OPI_TRY(cutter->cut(cutter->ctx, err));
-  opi_passes_set_pages(plan, bound, fits);
-  return cutter->finish(cutter->ctx, err);
-}
-
-opipe_status opi_passes_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
-                            opipe_error *err) {
-  const opi_generation *g = &plan->decided.binding.generation;
-  const uint32_t least = (g->context - 1) / g->page + 1, asked = g->n_pages;
-  const uint64_t all = (uint64_t)least * g->active;
-  const uint32_t most = all < INT32_MAX ? (uint32_t)all : (uint32_t)INT32_MAX;
-  opipe_error own = OPIPE_ERROR_INIT;
-  uint32_t fits = least;
-  plan->predicted.pages_rank = OPIPE_NONE;
-  opi_passes_set_pages(plan, bound, asked != 0 ? asked : most);
-  const opipe_status status = cutter->cut(cutter->ctx, &own);
-  if (status == OPIPE_OK)
-    return status;
-  if (status != OPIPE_E_LIMIT || asked != 0 || most == least)
-    return opi_fail(err, status, "%s", own.message);
-  opi_passes_set_pages(plan, bound, least);
-  OPI_TRY(cutter->cut(cutter->ctx, err));
-  OPI_TRY(fill_cut(plan, bound, cutter, most, &fits, err));
-  OPI_TRY(search_pages(plan, bound, cutter, least, fits, most, err));
-  (void)opi_passes_room(plan, &plan->predicted.pages_rank);
-  return OPIPE_OK;
 }
 
 void opi_passes_env_make(const opi_plan_env *env, const opi_plan *plan, opi_passes_env *out) {

@@ -306,7 +306,7 @@ static opipe_status predict_all(predict *p, const opi_lists *lists, const opi_me
     m->activation_bytes = p->arena_bytes[r] - p->workspace_bytes[r];
     m->boundary_bytes = lists->boundary_bytes[r];
     for (uint32_t k = 0; k < n_more; ++k)
-      m->boundary_bytes += more[k].lists->boundary_bytes[r];
+      m->boundary_bytes += more[k].lists == NULL ? 0 : more[k].lists->boundary_bytes[r];
     m->stash_bytes = lists->stash_bytes[r];
     m->offload_bytes = lists->offload_bytes[r];
     uint64_t total = m->gradient_bytes + m->optimizer_bytes + m->version_bytes + m->stash_bytes;

@@ -8,7 +8,7 @@
 #include "partition/program/model.h"
 
 /* Graphs of the same plan for other numbers of rows, which a session holds too: programs share the
- * arena and the parameters, boundaries are their own. */
+ * arena and the parameters. lists: boundaries are their own; NULL: they are the model's. */
 typedef struct opi_memory_more {
   const opi_cut_model *model;
   const opi_lists *lists;

@@ -45,7 +45,7 @@ typedef struct opi_generation {
   double gap_ms;      /* in milliseconds; both 0: no limit */
   const char *output; /* logits, in the model's file */
 } opi_generation;
-enum { OPI_GENERATION_CLASSES = 32 };
+enum { OPI_GENERATION_CLASSES = 32, OPI_GROUPS_MOST = 1024 };
 static inline uint32_t opi_generation_classes(const opi_generation *g) {
   uint32_t n = 0;
   while (n + 1 < OPI_GENERATION_CLASSES && (UINT32_C(1) << n) < g->rows)

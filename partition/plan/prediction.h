@@ -78,6 +78,21 @@ typedef struct opi_stage_times {
   double *input_ns, *weight_ns; /* training: the two halves of the backward; NULL: forward plans */
 } opi_stage_times;
 
+/* Plays of a plan of passes (make/passes_play.h). slice_rows 0: unknown. */
+typedef struct opi_pass_played {
+  /* All active sequences generate, each with half its context; idle: share of the stages' time. */
+  double tokens_per_s, idle;
+  /* Prompts: slices of at most slice_rows rows, none longer than slice_ns on all stages (0: any);
+   * one as long as the context takes prompt_ns in n_slices slices, alone. */
+  uint32_t slice_rows, n_slices;
+  double slice_ns, prompt_ns;
+  /* As many copies of the whole model as there are ranks would be faster, with so many bytes for
+   * each; replicas 0: they would not. */
+  uint32_t replicas;
+  double replicas_tokens_per_s;
+  uint64_t replica_bytes;
+} opi_pass_played;
+
 /* Written by making a plan, or read from its file. Pointers lead into the plan's arena. All fields
  * are written into the plan's file, outside the hash, except `counted` and those marked in the
  * structs above. */
@@ -118,6 +133,7 @@ typedef struct opi_prediction {
    * without keys; keys take key_ns for each that each row sees. */
   double pass_ns[32], stage_ns[32], key_ns;
   uint32_t pages_rank; /* leaves least room for pages; OPIPE_NONE: the pages were given */
+  opi_pass_played passes;
   const struct opi_kernels *kernels; /* plan/kernels.h: chosen by measuring; NULL: none */
 } opi_prediction;
 

@@ -412,3 +412,34 @@ void opi_cut_free(opi_cut *cut) {
   opi_arena_release(&cut->arena);
   opi_free(allocator, cut, sizeof *cut);
 }
+
+static bool holds_cell(const opi_cell *a, const opi_cell *b) {
+  return a->stage == b->stage && a->source == b->source && a->phase == b->phase &&
+         a->readers == b->readers && a->port == b->port && a->route == b->route &&
+         a->n_routes == b->n_routes && a->first_out == b->first_out && a->output == b->output &&
+         a->state == b->state && a->stash == b->stash && a->held == b->held &&
+         a->n_bytes >= b->n_bytes;
+}
+
+static bool holds_route(const opi_route *a, const opi_route *b) {
+  return a->src_stage == b->src_stage && a->dst_stage == b->dst_stage &&
+         a->src_cell == b->src_cell && a->dst_cell == b->dst_cell && a->phase == b->phase &&
+         a->index == b->index && a->next_out == b->next_out && a->within == b->within &&
+         a->offload == b->offload && a->empty == b->empty && a->src_bytes == b->src_bytes &&
+         a->dst_bytes == b->dst_bytes && a->n_bytes >= b->n_bytes;
+}
+
+bool opi_cut_holds(const opi_cut *cut, const opi_cut *other) {
+  bool holds = cut->n_cells == other->n_cells && cut->n_routes == other->n_routes &&
+               cut->n_stages == other->n_stages && cut->n_kinds == other->n_kinds &&
+               cut->n_meetings == 0 && other->n_meetings == 0;
+  for (uint32_t c = 0; holds && c < cut->n_cells; ++c)
+    holds = holds_cell(&cut->cells[c], &other->cells[c]);
+  for (uint32_t r = 0; holds && r < cut->n_routes; ++r)
+    holds = holds_route(&cut->routes[r], &other->routes[r]);
+  for (uint32_t s = 0; holds && s < cut->n_stages; ++s) {
+    holds = (opi_forward_of(cut, s)->graph.n_nodes != 0) ==
+            (opi_forward_of(other, s)->graph.n_nodes != 0);
+  }
+  return holds;
+}

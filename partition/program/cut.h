@@ -204,6 +204,10 @@ opipe_param_source opi_param_source_of(const opi_value *value);
 /* Whether two sources are one parameter: equal in name, type, shape and content. */
 bool opi_same_source(const opipe_param_source *a, const opipe_param_source *b);
 
+/* Whether the other's cells and routes are the same, with at most as many bytes: lists and places
+ * made of this one hold for it. Cuts in which tensor groups meet are alike with none. */
+bool opi_cut_holds(const opi_cut *cut, const opi_cut *other);
+
 static inline const opi_program *opi_program_of(const opi_cut *cut, uint32_t stage,
                                                 uint32_t program) {
   return &cut->programs[stage * cut->n_kinds + program];

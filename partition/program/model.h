@@ -168,6 +168,12 @@ typedef struct opi_cut_sources {
 opipe_status opi_cut_model_build(const opi_cut_sources *from, opi_cut_model **out_model,
                                  opipe_error *err);
 void opi_cut_model_free(opi_cut_model *model); /* accepts NULL */
+/* Whether lists of the model hold for the other, of the same plan: opi_cut_holds, and one class of
+ * rows in each. */
+static inline bool opi_cut_model_holds(const opi_cut_model *model, const opi_cut_model *other) {
+  return model->n_classes == 1 && other->n_classes == 1 &&
+         opi_cut_holds(model->cuts[0], other->cuts[0]);
+}
 
 /* Lists the activations that cross stages in the plan, by src, dst, index. */
 opipe_status opi_plan_name_crossings(opi_plan *plan, const opi_cut_model *model, opipe_error *err);

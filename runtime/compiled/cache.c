@@ -14,6 +14,7 @@ static opi_shape *shape_new(opi_setup *s, opipe_error *err) {
     return NULL;
   }
   shape->setup = s;
+  shape->lead = shape;
   opi_arena_init(&shape->arena, s->allocator, 0);
   return shape;
 }
@@ -105,6 +106,15 @@ static bool mark_valued(opi_setup *s, const char *message) {
   return any;
 }
 
+/* Passes of fewer rows are cut like the plan's own shape, which has room for them. */
+static void find_lead(opi_shape *shape) {
+  const opi_setup *s = shape->setup;
+  opi_shape *own = s->shapes->list[0];
+  if (s->plan->rows != NULL && !shape->keep &&
+      opi_cut_model_holds(own->compiled->model, shape->compiled->model))
+    shape->lead = own;
+}
+
 /* Tries once. OPIPE_PENDING: the value of another input turned out to be needed, or it is not there
  * yet (shapes->awaited). */
 static opipe_status try_build(opi_setup *s, const opi_request *request, int64_t rows,
@@ -122,8 +132,10 @@ static opipe_status try_build(opi_setup *s, const opi_request *request, int64_t 
     status = opi_compiled_graphs(shape, err);
   const bool again =
       status == OPIPE_E_UNSUPPORTED && request != NULL && mark_valued(s, err->message);
-  if (status == OPIPE_OK)
+  if (status == OPIPE_OK) {
+    find_lead(shape);
     status = opi_compiled_build(shape, err);
+  }
   if (status != OPIPE_OK) {
     shape_free(shape);
     return again ? OPIPE_PENDING : status;

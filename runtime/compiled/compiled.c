@@ -79,8 +79,11 @@ opipe_status opi_compiled_memory(opi_compiled *t, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     opi_seat *seat = &t->seats[r];
-    seat->room_waiting = 2 * t->lists->n_messages + 1;
     seat->shape = t;
+    seat->sends = &t->shape->lead->compiled->seats[r];
+    if (seat->sends != seat)
+      continue;
+    seat->room_waiting = 2 * t->lists->n_messages + 1;
     seat->waiting = OPI_ARENA_ARRAY(&t->arena, opi_waiting_send, seat->room_waiting);
     if (seat->waiting == NULL)
       return opi_fail_nomem(err, t->lists->n_messages * sizeof(uint32_t), "messages");
@@ -192,6 +195,16 @@ static opipe_status open_wire(opi_compiled *t, uint32_t i, opipe_error *err) {
   return status;
 }
 
+static opipe_status open_wires(opi_compiled *t, opipe_error *err) {
+  const opi_compiled *lead = t->shape->lead->compiled;
+  t->wires = lead == t ? OPI_ARENA_ARRAY(&t->arena, opi_wire, t->lists->n_streams) : lead->wires;
+  if (t->wires == NULL)
+    return opi_fail_nomem(err, t->lists->n_streams * sizeof *t->wires, "streams");
+  for (uint32_t i = 0; lead == t && i < t->lists->n_streams && !t->setup->reference; ++i)
+    OPI_TRY(open_wire(t, i, err));
+  return OPIPE_OK;
+}
+
 /* Gathers what the steps of each message read. */
 static opipe_status place_messages(opi_compiled *t, opipe_error *err) {
   const opi_lists *lists = t->lists;
@@ -255,6 +268,10 @@ static opipe_status list_steps(opi_compiled *t, opipe_error *err) {
         s->plan->decided.devices[r].alignment; /* equal to that of a device that is here */
     alignment[r] = opi_rank_is_here(s, r) ? s->ranks[r].alignment : planned == 0 ? 1 : planned;
   }
+  if (t->shape->lead != t->shape) {
+    t->lists = t->shape->lead->compiled->lists;
+    return OPIPE_OK;
+  }
   OPI_TRY(opi_lists_build(t->model, alignment, s->reference, s->allocator, &t->lists, err));
   const bool alone = !s->reference && s->transport->batch_begin == NULL;
   for (uint32_t i = 0; i < t->lists->n_steps && alone; ++i)
@@ -269,11 +286,7 @@ opipe_status opi_compiled_build(opi_shape *shape, opipe_error *err) {
   OPI_TRY(compile_all(t, err));
   OPI_TRY(s->shapes->kind->take(t, err));
   OPI_TRY(opi_bindings_make(t, err));
-  t->wires = OPI_ARENA_ARRAY(&t->arena, opi_wire, t->lists->n_streams);
-  if (t->wires == NULL)
-    return opi_fail_nomem(err, t->lists->n_streams * sizeof *t->wires, "streams");
-  for (uint32_t i = 0; i < t->lists->n_streams && !s->reference; ++i)
-    OPI_TRY(open_wire(t, i, err));
+  OPI_TRY(open_wires(t, err));
   OPI_TRY(place_messages(t, err));
   OPI_TRY(opi_batches_make(t, err));
   OPI_TRY(opi_meets_make(t, err));
@@ -304,7 +317,7 @@ void opi_compiled_stop(opi_shape *shape) {
   opi_lent_forget(t);
   opi_meets_stop(t);
   opi_moves_stop(t);
-  for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
+  for (uint32_t i = 0; shape->lead == shape && t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);
   }
@@ -324,7 +337,8 @@ void opi_compiled_free(opi_shape *shape) {
   if (shape->setup->shapes->master != NULL && t->model != NULL && shape->keep)
     shape->setup->shapes->master = NULL;
   opi_train_close_counters(t);
-  opi_lists_free(t->lists);
+  if (shape->lead == shape)
+    opi_lists_free(t->lists);
   opi_cut_model_free(t->model);
   opi_arena_release(&t->arena);
   opi_free(shape->setup->allocator, t, sizeof *t);

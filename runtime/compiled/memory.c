@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a shape. It has a boundary buffer of its own on every rank, registered with the rank's
- * endpoint, and uses the rank's arena, which shapes share. A shape that needs a larger arena gets a
- * new one; the old one is freed with the last shape bound to it. Memory is charged to the budget
- * before it is taken.
+/* Memory of a shape. It has a boundary buffer on every rank, its own or its lead's, registered with
+ * the rank's endpoint, and uses the rank's arena, which shapes share. A shape that needs a larger
+ * arena gets a new one; the old one is freed with the last shape bound to it. Memory is charged to
+ * the budget before it is taken.
  */
 #include "runtime/compiled/build.h"
 
@@ -36,7 +36,8 @@ static opipe_status take_arena(opi_shape *shape, opi_rank *rank, uint64_t n_byte
 opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opipe_error *err) {
   opi_setup *s = shape->setup;
   const uint32_t n = s->plan->decided.n_ranks;
-  shape->boundary = OPI_ARENA_ARRAY(&shape->arena, opi_block, n);
+  const bool leads = shape->lead == shape;
+  shape->boundary = leads ? OPI_ARENA_ARRAY(&shape->arena, opi_block, n) : shape->lead->boundary;
   uint32_t *arenas = OPI_ARENA_ARRAY(&shape->arena, uint32_t, n);
   if (shape->boundary == NULL || arenas == NULL)
     return opi_fail_nomem(err, n * sizeof(opi_block), "a shape's memory");
@@ -48,6 +49,8 @@ opipe_status opi_shape_memory(opi_shape *shape, const opi_rank_needs *needs, opi
     opi_rank *rank = &s->ranks[r];
     if (needs[r].arena_bytes != 0)
       OPI_TRY(take_arena(shape, rank, needs[r].arena_bytes, err));
+    if (!leads)
+      continue;
     OPI_TRY(opi_rank_take(rank, opi_align_up(needs[r].boundary_bytes, rank->alignment),
                           OPIPE_BUFFER_BOUNDARY, "the boundary buffer of a session",
                           &shape->boundary[r], err));
@@ -61,7 +64,8 @@ void opi_shape_memory_free(opi_shape *shape) {
   for (uint32_t i = 0; shape->arena_of_rank != NULL && i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     opi_rank *rank = &s->ranks[r];
-    opi_rank_give(rank, &shape->boundary[r]);
+    if (shape->lead == shape)
+      opi_rank_give(rank, &shape->boundary[r]);
     if (shape->arena_of_rank[r] == OPIPE_NONE)
       continue;
     opi_rank_arena *arena = &rank->arenas[shape->arena_of_rank[r]];

@@ -31,6 +31,9 @@ typedef struct opi_shape_pin {
 
 typedef struct opi_shape {
   opi_setup *setup;
+  /* The shape whose lists, boundary buffers, streams and places in bodies it uses: itself, or
+   * (passes of fewer rows) the plan's own. */
+  struct opi_shape *lead;
   struct opi_compiled *compiled; /* run by its requests */
   opi_arena arena;               /* the tables below */
   uint32_t index;                /* in opi_shapes; part of its streams' names */
@@ -90,9 +93,10 @@ typedef struct opi_ran {
 
 /* A send that waits for its receive, or until its memory is free again. */
 typedef struct opi_waiting_send {
-  uint64_t number;    /* in its stream, since that was opened */
-  opipe_event *ready; /* to be waited for first; NULL: its memory is valid */
-  opipe_event *done;  /* of a batch that is queued: its memory is free then; NULL: test tells */
+  const opi_message_run *of; /* of the shape that sends it */
+  uint64_t number;           /* in its stream, since that was opened */
+  opipe_event *ready;        /* to be waited for first; NULL: its memory is valid */
+  opipe_event *done; /* of a batch that is queued: its memory is free then; NULL: test tells */
   uint32_t message;
   bool sent;
 } opi_waiting_send;
@@ -100,6 +104,7 @@ typedef struct opi_waiting_send {
 /* A shape's part on a rank. The rank's thread writes it, except the bytes. */
 typedef struct opi_seat {
   uint64_t arena_bytes, workspace_bytes; /* of the largest program */
+  struct opi_seat *sends;                /* where its sends wait: the lead's */
   opi_waiting_send *waiting;             /* [room_waiting] */
   uint32_t n_waiting, room_waiting;
   opi_comings comings;        /* sums over tensor groups */

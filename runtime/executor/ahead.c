@@ -88,7 +88,7 @@ void opi_ahead_end(opi_rank *rank) {
 bool opi_ahead_finds(const struct opi_ahead *a, const opi_message_run *message, uint64_t number) {
   for (uint64_t n = a->n_out; n < a->n_in; ++n) {
     const opi_ahead_entry *e = &a->entries[n % OPI_AHEAD];
-    if (e->kind == OPI_AHEAD_POST && &e->work.shape->messages[e->message] == message &&
+    if (e->kind == OPI_AHEAD_POST && e->work.shape->messages[e->message].wire == message->wire &&
         e->number == number)
       return true;
   }

@@ -23,11 +23,18 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
   return number >= 0;
 }
 
+/* A step's message. What is received may be of any shape with this lead, so there is room for the
+ * largest. */
+static const opi_message_run *message_of(const opi_compiled *t, const opi_step *step, bool sends) {
+  return &(sends ? t : t->shape->lead->compiled)->messages[step->route];
+}
+
 /* ---- the reader's end ---- */
 
 opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  opi_compiled *t = opi_compiled_at(rank);
-  const opi_message_run *m = &t->messages[step->route];
+  const opi_compiled *t = opi_compiled_at(rank);
+  opi_compiled *lead = t->shape->lead->compiled;
+  const opi_message_run *m = message_of(t, step, false);
   uint64_t number = 0;
   if (t->strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
@@ -37,12 +44,12 @@ opipe_status opi_message_post(opi_rank *rank, const opi_step *step, opipe_error 
   if (t->strict || !opi_ahead_has_room(rank))
     return OPIPE_PENDING; /* strict: nothing may be issued before it */
   const opi_ahead_entry e = {
-      .kind = OPI_AHEAD_POST, .work.shape = t, .message = step->route, .number = number};
+      .kind = OPI_AHEAD_POST, .work.shape = lead, .message = step->route, .number = number};
   return opi_ahead_push(rank, &e, err);
 }
 
 opipe_status opi_message_receive(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  const opi_message_run *m = message_of(opi_compiled_at(rank), step, false);
   uint64_t number = 0;
   if (!number_of(opi_cursor_of(rank), m, step, false, &number))
     return OPIPE_OK; /* the first body needs no credit */
@@ -66,7 +73,7 @@ opipe_status opi_message_reserve(opi_rank *rank, const opi_step *step, opipe_err
 /* Sends a message once its receive is posted, and waits until its memory is free again. A message
  * written in place needs neither: its receive was posted before it was made. */
 static opipe_status deliver(const opi_compiled *t, opi_waiting_send *waiting, opipe_error *err) {
-  const opi_message_run *m = &t->messages[waiting->message];
+  const opi_message_run *m = waiting->of;
   if (!waiting->sent) {
     opipe_status status = OPIPE_OK;
     if (!m->direct)
@@ -98,10 +105,10 @@ static opipe_status flush_seat(opi_rank *rank, opi_seat *seat, opipe_error *err)
   uint32_t kept = 0;
   for (uint32_t i = 0; i < seat->n_waiting; ++i) {
     opi_waiting_send waiting = seat->waiting[i];
-    const uint32_t stream = t->messages[waiting.message].stream;
+    const uint32_t stream = waiting.of->stream;
     opipe_status status = failed;
     for (uint32_t k = 0; k < kept && status == OPIPE_OK && !waiting.sent; ++k) {
-      if (t->messages[seat->waiting[k].message].stream == stream && !seat->waiting[k].sent)
+      if (seat->waiting[k].of->stream == stream && !seat->waiting[k].sent)
         status = OPIPE_PENDING;
     }
     if (status == OPIPE_OK)
@@ -141,7 +148,7 @@ opipe_status opi_messages_try(opi_rank *rank, opipe_error *err) {
 static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting_send *waiting,
                               opipe_error *err) {
   opi_cursor *cursor = opi_cursor_of(rank);
-  opi_seat *seat = &t->seats[rank->index];
+  opi_seat *seat = t->seats[rank->index].sends;
   if (seat->n_waiting == seat->room_waiting) {
     OPI_TRY(opi_messages_flush(rank, err));
     if (seat->n_waiting == seat->room_waiting)
@@ -150,7 +157,7 @@ static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting
   if (seat->n_waiting == 0) {
     seat->next_busy = cursor->busy;
     cursor->busy = seat;
-    atomic_fetch_add(&t->shape->n_users, 1);
+    atomic_fetch_add(&seat->shape->shape->n_users, 1);
   }
   seat->waiting[seat->n_waiting++] = *waiting;
   return OPIPE_OK;
@@ -158,9 +165,9 @@ static opipe_status put_aside(opi_rank *rank, opi_compiled *t, const opi_waiting
 
 opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  const opi_seat *seat = t->seats[rank->index].sends;
   const bool strict = t->strict;
-  opi_waiting_send waiting = {.message = step->route};
+  opi_waiting_send waiting = {.of = &t->messages[step->route], .message = step->route};
   if (strict && (opi_sums_start(rank) || opi_queue_starts(rank)))
     return OPIPE_PENDING; /* they stand before it */
   (void)number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &waiting.number);
@@ -192,7 +199,7 @@ opipe_status opi_message_send(opi_rank *rank, const opi_step *step, opipe_error 
  * NULL: the batch is not queued. */
 static opipe_status make_ready(opi_rank *rank, const opi_step *step, opipe_event **io_ready,
                                opipe_error *err) {
-  const opi_message_run *m = &opi_compiled_at(rank)->messages[step->route];
+  const opi_message_run *m = message_of(opi_compiled_at(rank), step, step->kind == OPI_ACT_SEND);
   opipe_event *own = step->kind == OPI_ACT_SEND ? m->src.ready : m->dst.ready;
   if (*io_ready != NULL || own == NULL)
     return OPIPE_OK;
@@ -205,9 +212,9 @@ static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_event *rea
                           opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_transport_ref *via = &rank->setup->env.transport;
-  const opi_message_run *m = &t->messages[step->route];
   const bool sends = step->kind == OPI_ACT_SEND;
-  opi_waiting_send waiting = {.message = step->route, .sent = true, .done = m->src.done};
+  const opi_message_run *m = message_of(t, step, sends);
+  opi_waiting_send waiting = {.of = m, .message = step->route, .sent = true, .done = m->src.done};
   (void)number_of(opi_cursor_of(rank), m, step, sends, &waiting.number);
   if (!sends && ready != NULL) {
     return OPI_ASK("transport", via, recv_after, err, m->wire->dst, waiting.number, &m->to, ready,
@@ -231,7 +238,7 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
                                 opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
   const opi_cursor *cursor = opi_cursor_of(rank);
-  const opi_seat *seat = &t->seats[rank->index];
+  const opi_seat *seat = t->seats[rank->index].sends;
   opipe_event *ready = NULL;
   if (opi_queue_starts(rank) || (!opi_ahead_is_empty(rank) && !queues(rank, steps)))
     return OPIPE_PENDING; /* sums stand before it; a receive has no event to wait for */
@@ -277,7 +284,7 @@ static opipe_status order(opi_rank *rank, opi_seat *seat, uint32_t index, opipe_
 
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {
   const opi_compiled *t = opi_compiled_at(rank);
-  opi_seat *seat = &t->seats[rank->index];
+  opi_seat *seat = t->seats[rank->index].sends;
   uint64_t number = 0;
   if (seat->n_waiting == 0 ||
       !number_of(opi_cursor_of(rank), &t->messages[step->route], step, true, &number))

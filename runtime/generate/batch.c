@@ -13,7 +13,8 @@ typedef struct batch_layout {
 } batch_layout;
 
 static opipe_status check_params(const opi_batch_params *p, opipe_error *err) {
-  bool times = isfinite(p->key_time) && p->key_time >= 0 && isfinite(p->gap) && p->gap >= 0;
+  bool times = isfinite(p->key_time) && p->key_time >= 0 && isfinite(p->gap) && p->gap >= 0 &&
+               isfinite(p->slice_time) && p->slice_time >= 0;
   for (uint32_t c = 0; c < OPI_PASS_CLASSES; ++c)
     times = times && isfinite(p->class_time[c]) && p->class_time[c] >= 0;
   if (p->active == 0 || p->rows == 0 || p->rows > 1 << 20 || p->groups == 0 ||

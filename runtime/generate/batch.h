@@ -35,6 +35,10 @@ typedef struct opi_batch_params {
    * `rows`), and key_time for each key that each row sees. */
   double class_time[OPI_PASS_CLASSES], key_time;
   double gap; /* longest pass with slices of prompts; 0: no limit */
+  /* Slices of prompts: most rows of one (0: `rows`), and the longest as a pass of its own (0: any).
+   */
+  uint32_t slice_rows;
+  double slice_time;
 } opi_batch_params;
 
 typedef struct opi_batch opi_batch;

@@ -21,20 +21,33 @@ static double time_of(const opi_batch_params *p, uint32_t n_rows, uint64_t n_key
   return p->class_time[c] + p->key_time * (double)n_keys;
 }
 
-/* Most rows from `first` on, up to `most`, with which the pass keeps to the gap. */
-static uint32_t rows_in_gap(const opi_batch_params *p, const opi_pass *pass, uint32_t first,
-                            uint32_t most) {
+/* Most rows from `first` on, up to `most`, with which a pass that has n_rows and n_keys already
+ * takes no longer than `limit`; 0: any. */
+static uint32_t rows_within(const opi_batch_params *p, double limit, uint32_t n_rows,
+                            uint64_t n_keys, uint32_t first, uint32_t most) {
   uint32_t low = 0, high = most;
-  if (p->gap == 0)
+  if (limit == 0)
     return most;
   while (low < high) {
     const uint32_t n = low + (high - low + 1) / 2;
-    if (time_of(p, pass->n_rows + n, pass->n_keys + keys_of(first, n)) <= p->gap)
+    if (time_of(p, n_rows + n, n_keys + keys_of(first, n)) <= limit)
       low = n;
     else
       high = n - 1;
   }
   return low;
+}
+
+static uint32_t rows_in_gap(const opi_batch_params *p, const opi_pass *pass, uint32_t first,
+                            uint32_t most) {
+  return rows_within(p, p->gap, pass->n_rows, pass->n_keys, first, most);
+}
+
+/* Rows of a prompt's slice, by the plan's rule; one at least. */
+static uint32_t slice_most(const opi_batch_params *p, uint32_t first, uint32_t most) {
+  const uint32_t rows = p->slice_rows == 0 || p->slice_rows > most ? most : p->slice_rows;
+  const uint32_t n = rows_within(p, p->slice_time, 0, 0, first, rows);
+  return n == 0 && rows > 0 ? 1 : n;
 }
 
 /* The waiting (or active) sequence that has waited least or longest; OPI_NO_SEQUENCE: none. */
@@ -202,7 +215,8 @@ static void add_slices(opi_batch *batch, opi_pass *pass) {
   for (uint32_t i = 0; i < n_prompts && pass->n_rows < p->rows; ++i) {
     const opi_batch_sequence *s = &batch->sequences[batch->chosen[i]];
     const uint32_t left = rows_left(s), room = p->rows - pass->n_rows;
-    uint32_t n = rows_in_gap(p, pass, s->n_rows, left < room ? left : room);
+    uint32_t n = slice_most(p, s->n_rows, left < room ? left : room);
+    n = rows_in_gap(p, pass, s->n_rows, n);
     n = n == 0 && i == 0 ? 1 : n;
     if (n == 0)
       return;

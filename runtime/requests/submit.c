@@ -184,8 +184,9 @@ static void number(opi_session *s, opi_request *request, const opipe_submit_para
 /* Gives the request its place in its shape's bodies and in the ring. */
 static void enqueue(opi_session *s, opi_request *request) {
   const uint32_t n_positions = request->runs->lists->n_positions;
-  request->body = request->shape->n_requests / n_positions;
-  request->position = (uint32_t)(request->shape->n_requests++ % n_positions);
+  opi_shape *lead = request->shape->lead;
+  request->body = lead->n_requests / n_positions;
+  request->position = (uint32_t)(lead->n_requests++ % n_positions);
   request->order = atomic_load_explicit(&s->engine->n_submitted, memory_order_relaxed);
   atomic_store(&request->n_taking_left, opi_request_n_taking(request));
 }

@@ -241,7 +241,9 @@ static void read_plan(const rows *r, opi_pass_facts *facts) {
                                     .rows = g->rows,
                                     .groups = g->groups,
                                     .draft = g->draft,
-                                    .key_time = predicted->key_ns};
+                                    .key_time = predicted->key_ns,
+                                    .slice_rows = predicted->passes.slice_rows,
+                                    .slice_time = predicted->passes.slice_ns};
   memcpy(facts->batch.class_time, predicted->pass_ns, sizeof facts->batch.class_time);
   while (c + 1 < r->n_classes && opi_generation_rows(g, c) < decode)
     ++c;

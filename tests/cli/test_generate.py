@@ -23,7 +23,8 @@ CONFIG = {
         "decoder": {
             "filename": "model.onnx", "head_size": 8, "hidden_size": 16, "num_attention_heads": 2,
             "num_hidden_layers": 2, "num_key_value_heads": 2,
-            "inputs": {"input_ids": "input_ids", "past_key_names": "past.%d.key", "past_value_names": "past.%d.value"},
+            "inputs": {"input_ids": "input_ids", "past_key_names": "past_key_values.%d.key",
+                       "past_value_names": "past_key_values.%d.value"},
             "outputs": {"logits": "logits", "present_key_names": "present.%d.key",
                         "present_value_names": "present.%d.value"},
         },
@@ -135,6 +136,13 @@ def check_folder(count, folder):
         count.that(one["end"] in ("context", "stop") and 23 not in one["ids"], "a folder's stop", r.out)
     r = run("generate", place, "--prompt", "a text")
     count.that(r.status == REFUSED and "tokenizer" in r.err, "a text without a tokenizer", r.err)
+    layers = dict(CONFIG["model"]["decoder"], num_hidden_layers=3)
+    with open(os.path.join(place, "genai_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"model": dict(CONFIG["model"], decoder=layers), "search": CONFIG["search"]}, file)
+    for command in ("generate", "plan"):
+        r = run(command, place, *(["--ids", "1"] if command == "generate" else []))
+        count.that(r.status == REFUSED and "names 3 layers, 2 are there: no input is named 'past_key_values.2.key'" in r.err,
+                   "a layer that is missing, " + command, r.err)
     os.remove(os.path.join(place, "genai_config.json"))
     r = run("generate", place, "--ids", "1")
     count.that(r.status == USAGE and "has no genai_config.json" in r.err, "a folder without a config", r.err)
@@ -148,14 +156,46 @@ REFUSED_LINES = (
     ("{\"ids\": [1], \"n\": 0}", "n is 0"),
     ("{\"ids\": [1], \"min_tokens\": 9, \"max_tokens\": 8}", "min_tokens"),
     ("{\"ids\": [1], \"beams\": 2}", "beams"),
-    ("{\"ids\": [%s]}" % ", ".join("1" for _ in range(64)), "65"),
+    ("{\"ids\": [%s]}" % ", ".join("1" for _ in range(64)),
+     "makes 65 tokens with the first of its answer, the context has 64"),
     ("{\"ids\": 7}", "\"ids\" must be a list of ids"),
     ("{\"ids\": [1], \"prompt\": \"x\"}", "and not both"),
     ("[1]", "a JSON object is needed"),
     ("{\"ids\": [1], \"at\": -1}", "\"at\" must be seconds"),
     ("{\"ids\": [1]", "near end of file"),
 )
-REFUSED_MODELS = (("recurrent", ""), ("rows_mixed", ""), ("crossed", ""), ("both_ways", ""), ("relative_table", ""))
+STATES = "with states"
+REFUSED_MODELS = (
+    ("recurrent", "node 'Add_32' (Add): no row form: it joins rows with a state"),
+    ("convolved", "node 'Concat_33' (Concat): no row form: it joins rows with a state"),
+    ("rows_mixed", "node 'ReduceMean_32' (ReduceMean) does not carry the axis: dimension 1"),
+    ("crossed", "(Attention): no row form: its keys or values are the same for all rows: cross-attention"),
+    ("both_ways", "(Attention): no row form: it is not causal: row 0 reads token 1"),
+    ("relative_table", "(Attention): no row form: its mask adds"),
+    ("branch_on_length", "is another for 4 tokens than for 64: the context crosses a branch on the length"),
+)
+
+
+def check_plan(count):
+    """plan shows what generate would run: pages, the rank that limits them, passes, slices; a default is said."""
+    options = ["--stages", "2", "--sequences", "4", "--rows", "16", "--page", "64"]
+    r = run("plan", model("group_query"), *options, "--context", "70", "--tokens", "256", "--memory", "2MiB")
+    count.that(r.status == DONE and "context:" not in r.err, "plan", r.err)
+    for text in ("generation: 256 tokens in 4 pages of 64, context 70, 4 sequences active; passes of up to 16 rows",
+                 "room for tokens: ", "; rank ", " limits", "passes in flight: ", " tokens/s for 4 sequences, stages idle ",
+                 "a prompt of 70 tokens alone: ", " slices, of at most 16 rows"):
+        count.that(text in r.out, "plan: " + text, r.out)
+    r = run("plan", model("alibi"), *options, "--json")
+    said = "context: 1024 tokens, as neither --context nor a folder says"
+    if count.that(r.status == DONE and said in r.err, "plan's default", r.err):
+        document = json.loads(r.out)
+        count.that(document["generation"]["context"] == 1024, "plan's context", r.out)
+        count.that(0 < document["passes"]["slice_rows"] <= 16 and document["passes"]["slices"] >= 64, "slices", r.out)
+    r = run("generate", model("alibi"), "--ids", "1", "--max-tokens", "1", "--stages", "1")
+    count.that(r.status == DONE and said in r.err, "generate's default", r.err)
+    for option in ("--auto", "--measure", "--train"):
+        r = run("plan", model("group_query"), *options, option)
+        count.that(r.status == USAGE and option + " is not allowed" in r.err, "plan " + option, r.err)
 
 
 def check_refused(count, folder):
@@ -166,8 +206,8 @@ def check_refused(count, folder):
         r = run("generate", model("group_query"), "--requests", path, "--context", "64", "--stages", "1")
         count.that(r.status == REFUSED and message in r.err and ":2: " in r.err, line[:60], r.err)
     for form, message in REFUSED_MODELS:
-        r = run("generate", model(form), "--ids", "1,2", "--stages", "1")
-        count.that(r.status == REFUSED and message in r.err, form, r.err)
+        r = run("generate", model(form), "--ids", "1,2", "--stages", "1", "--context", "64")
+        count.that(r.status == REFUSED and message in r.err and STATES in r.err, form, r.err)
     for options, message in ((["--ids", "1,x"], "ids such as 1,2,3"), (["--stop", "1+", "--ids", "1"], "--stop 1+"),
                              (["--sampling", "n", "--ids", "1"], "KEY=VALUE"), (["--prompt", "x"], "tokenizer of a folder"),
                              (["--ids", "1", "--requests", path], "--ids is not allowed beside it")):
@@ -182,6 +222,7 @@ def main():
         check_greedy(count, folder)
         check_many(count, folder)
         check_folder(count, folder)
+        check_plan(count)
         check_refused(count, folder)
     return count.finish()
 

@@ -64,7 +64,7 @@ VERBS = [
     (["schedule", "frob", "gpipe"], "there is no 'schedule frob': list, show, lower, check, simulate, draw, convert"),
     (["plan", "expplain", "a.json", "b.json"], "there is no 'plan expplain'; did you mean 'explain'?"),
     (["plan", "explain", "a.json"], "plan explain A.json B.json: two files are needed"),
-    (["plan", MODEL, MODEL], "plan takes MODEL, 2 operands were given"),
+    (["plan", MODEL, MODEL], "plan takes MODEL|FOLDER, 2 operands were given"),
 ]
 
 

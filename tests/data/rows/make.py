@@ -117,6 +117,21 @@ class Graph:
         onnx.save(model, HERE / name / "model.onnx")
 
 
+class FewBits(Graph):
+    """Products with weights read codes of 4 bits, in blocks of 16 with a scale each."""
+
+    def node(self, op, *inputs, **attributes):
+        if op != "MatMul" or inputs[1] not in self.tensors:
+            return super().node(op, *inputs, **attributes)
+        w = nh.to_array(self.tensors.pop(inputs[1])).T
+        blocks = w.reshape(w.shape[0], -1, 16)
+        scales = np.abs(blocks).max(axis=2) / 7
+        codes = (np.clip(np.round(blocks / scales[..., None]), -8, 7) + 8).astype(np.uint8)
+        packed = self.constant(codes[..., 0::2] | codes[..., 1::2] << 4, inputs[1] + "_codes")
+        scales = self.constant(scales.astype(np.float32).reshape(-1), inputs[1] + "_scales")
+        return super().node("MatMulNBits", inputs[0], packed, scales, domain="com.microsoft", K=w.shape[1], N=w.shape[0], bits=4, block_size=16)
+
+
 def ids_of(g):
     return g.input("input_ids", ["batch", "seq"])
 
@@ -474,12 +489,12 @@ FORMS = {"whole": whole, "grown": grown, "combined": combined, "merged": merged,
          "window": lambda g: grown(g, window=5), "alibi": alibi, "embeddings": embeddings, "mask_given": mask_given, "last_sliced": last_sliced, "last_gathered": last_gathered,
          "both_ways": both_ways, "relative_table": relative_table, "with_holes": with_holes, "windows_apart": windows_apart, "rows_mixed": rows_mixed,
          "rows_shifted": rows_shifted, "by_length": by_length, "branch_on_length": branch_on_length, "branch_on_table": branch_on_table, "recurrent": recurrent, "convolved": convolved,
-         "crossed": crossed, "scatter_elsewhere": scatter_elsewhere}
+         "crossed": crossed, "scatter_elsewhere": scatter_elsewhere, "few_bits": group_query}
 
 
 def main():
     for name in sys.argv[1:] or FORMS:
-        g = Graph()
+        g = FewBits() if name == "few_bits" else Graph()
         g.save(name, FORMS[name](g))
 
 

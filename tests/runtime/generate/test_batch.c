@@ -423,6 +423,32 @@ static void test_slices_keep_to_the_gap(void) {
   tear_down(&w);
 }
 
+/* Slices of a prompt are as the plan wants them, whatever else is in the pass. */
+static void test_slices_follow_the_plan(void) {
+  static const uint32_t slices[] = {7, 5, 3, 3, 2, 2, 2, 2, 2, 1};
+  static world w;
+  opi_batch_params p = plain_params();
+  for (uint32_t c = 0; c < OPI_PASS_CLASSES; ++c)
+    p.class_time[c] = 10;
+  p.key_time = 1;
+  p.slice_rows = 7;
+  p.slice_time = 65;
+  set_up(&w, 1, &p);
+  (void)submit_zeros(&w, 3, 1);
+  accept_all(&w, (opi_batch_next(w.batch), opi_batch_done(w.batch)), true);
+  (void)submit_zeros(&w, 40, 2);
+  for (uint32_t i = 0; i < OPI_COUNT(slices); ++i) {
+    const opi_pass *pass = opi_batch_next(w.batch);
+    OPI_ASSERT_FATAL(pass != NULL && pass->n_entries == 2);
+    OPI_ASSERT_INT(pass->entries[1].n_rows, slices[i]);
+    accept_all(&w, opi_batch_done(w.batch), true);
+  }
+  tear_down(&w);
+  p.slice_time = -1;
+  uint64_t n_bytes = 0;
+  OPI_ASSERT(opi_batch_bytes(&p, &n_bytes, &w.err) == OPIPE_E_INVALID);
+}
+
 /* Sequences that generate are spread over the groups, and take turns when rows are few. */
 static void test_groups_share_the_sequences(void) {
   static world w;
@@ -534,7 +560,8 @@ static void test_every_allocation_may_fail(void) {
 }
 
 OPI_TEST_MAIN("generate/batch", OPI_TEST(test_every_sequence_goes_on_as_if_alone),
-              OPI_TEST(test_slices_keep_to_the_gap), OPI_TEST(test_groups_share_the_sequences),
+              OPI_TEST(test_slices_keep_to_the_gap), OPI_TEST(test_slices_follow_the_plan),
+              OPI_TEST(test_groups_share_the_sequences),
               OPI_TEST(test_a_stop_frees_what_is_in_flight),
               OPI_TEST(test_limits_are_refused_with_both_numbers),
               OPI_TEST(test_every_allocation_may_fail))

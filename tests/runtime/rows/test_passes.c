@@ -44,7 +44,7 @@ static sequence sequences[SEQUENCES];
 static char *alone[SEQUENCES];
 static uint32_t lengths[SEQUENCES]; /* one as long as the context */
 
-static void open_model(rig *r, const char *name) {
+static void open_model_in(rig *r, const char *name, const opipe_allocator *allocator) {
   const char *paths[2] = {opi_test_build("lib/onnx-pipe"), NULL};
   char file[128], plugins[512];
   memset(r, 0, sizeof *r);
@@ -55,7 +55,8 @@ static void open_model(rig *r, const char *name) {
   const opipe_context_params context = {
       .struct_size = (uint32_t)OPIPE_END(opipe_context_params, flags),
       .plugin_paths = paths,
-      .n_plugin_paths = 2};
+      .n_plugin_paths = 2,
+      .allocator = allocator};
   (void)snprintf(file, sizeof file, "tests/data/%s/model.onnx", name);
   char path[512];
   (void)snprintf(path, sizeof path, "%s", opi_test_source(file));
@@ -64,6 +65,10 @@ static void open_model(rig *r, const char *name) {
   OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &r->api, &r->err), &r->err);
   OPI_ASSERT_OK_FATAL(r->api->context_create(&context, &r->context, &r->err), &r->err);
   OPI_ASSERT_OK_FATAL(r->api->model_load(r->context, &load, &r->model, &r->err), &r->err);
+}
+
+static void open_model(rig *r, const char *name) {
+  open_model_in(r, name, NULL);
 }
 
 static void close_model(rig *r) {
@@ -148,6 +153,17 @@ static uint64_t shapes_compiled(rig *r) {
   return info.shapes_compiled;
 }
 
+/* All classes of rows have one set of boundaries, and one arena on each rank. */
+static void check_shared(rig *r) {
+  const opi_setup *s = inside(r)->setup;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_shape *shape = s->shapes->list[i];
+    OPI_ASSERT(shape == NULL || shape->lead == s->shapes->list[0]);
+  }
+  for (uint32_t k = 0; k < s->n_here; ++k)
+    OPI_ASSERT(s->ranks[s->here[k]].n_arenas <= 1);
+}
+
 /* ---- passes ---- */
 
 /* A pass in flight: whose rows are wanted. */
@@ -164,6 +180,8 @@ typedef struct mix {
   uint64_t number;
   uint32_t pages[SEQUENCES][CONTEXT];
   opi_test_random random;
+  const opi_test_memory *memory; /* NULL: not looked at */
+  uint64_t n_calls;              /* of it, when the first pass had ended */
 } mix;
 
 static void end_one(mix *m) {
@@ -177,6 +195,7 @@ static void end_one(mix *m) {
            (size_t)bytes);
   }
   m->r->runner.finish(m->r->runner.ctx);
+  m->n_calls = m->memory != NULL && m->n_calls == 0 ? m->memory->n_calls : m->n_calls;
   m->first = (m->first + 1) % m->r->facts.batch.groups;
   --m->n_flying;
 }
@@ -222,9 +241,9 @@ static bool begin_one(mix *m) {
   return true;
 }
 
-static void run_mix(rig *r, const way *w, uint32_t only) {
+static void run_mix_in(rig *r, const way *w, uint32_t only, const opi_test_memory *memory) {
   const uint32_t room = (w->context - 1) / w->page + 1;
-  mix m = {.r = r, .w = w, .only = only, .random = {w->slice}};
+  mix m = {.r = r, .w = w, .only = only, .random = {w->slice}, .memory = memory};
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
     sequences[s].done = 0;
     for (uint32_t p = 0; p < room; ++p) /* no neighbours */
@@ -237,6 +256,12 @@ static void run_mix(rig *r, const way *w, uint32_t only) {
     if (m.n_flying != 0)
       end_one(&m);
   }
+
+  OPI_ASSERT(memory == NULL || (m.number > 4 && memory->n_calls == m.n_calls));
+}
+
+static void run_mix(rig *r, const way *w, uint32_t only) {
+  run_mix_in(r, w, only, NULL);
 }
 
 static void make_sequences(const rig *r, uint32_t context) {
@@ -278,6 +303,7 @@ static void try_way(const way *w) {
   const uint64_t n_shapes = shapes_compiled(&r);
   OPI_ASSERT_INT(n_shapes, 7); /* 1, 2, 4, 8, 16, 32, 64 rows */
   check_bytes(&r, w->stages);
+  check_shared(&r);
   run_mix(&r, w, SEQUENCES);
   check_bytes(&r, w->stages);
   OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
@@ -301,6 +327,25 @@ static void test_bits(void) {
   };
   for (size_t i = 0; i < OPI_COUNT(ways); ++i)
     try_way(&ways[i]);
+}
+
+/* From the second pass on nothing is allocated, whatever rows it has. */
+static void test_no_allocation(void) {
+  static const way ways[] = {{"llama_8block", "local", 2, 2, 64, 7, 72},
+                             {"gpt_past", "strict", 3, 3, 64, 5, 24}};
+  for (size_t i = 0; i < OPI_COUNT(ways); ++i) {
+    opi_test_memory memory;
+    rig r;
+    opi_test_memory_init(&memory);
+    open_model_in(&r, ways[i].model, &memory.allocator);
+    OPI_ASSERT_OK_FATAL(make_plan(&r, &ways[i], 0, 0), &r.err);
+    open_session(&r, 0);
+    make_sequences(&r, ways[i].context);
+    run_mix_in(&r, &ways[i], SEQUENCES, &memory);
+    close_session(&r);
+    close_model(&r);
+    OPI_ASSERT(opi_test_memory_end(&memory));
+  }
 }
 
 /* ---- the plan ---- */
@@ -354,6 +399,26 @@ static void test_file(void) {
   close_model(&r);
 }
 
+/* Caps of exactly what ranks need are enough, caps one byte smaller are not. */
+static void check_arena(rig *r, const way *w, uint32_t n_pages) {
+  OPI_ASSERT_OK_FATAL(make_plan(r, w, 0, n_pages * 64), &r->err);
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < w->stages; ++i) {
+    const uint64_t bytes = plan_of(r)->predicted.memory[i].total_bytes;
+    most = bytes > most ? bytes : most;
+  }
+  OPI_ASSERT_OK(make_plan(r, w, most, n_pages * 64), &r->err);
+  open_session(r, 0);
+  check_bytes(r, w->stages);
+  close_session(r);
+  way one = *w;
+  one.stages = 1;
+  OPI_ASSERT_OK_FATAL(make_plan(r, &one, 0, n_pages * 64), &r->err);
+  most = plan_of(r)->predicted.memory[0].total_bytes;
+  OPI_ASSERT_OK(make_plan(r, &one, most, n_pages * 64), &r->err);
+  OPI_ASSERT(make_plan(r, &one, most - 1, n_pages * 64) == OPIPE_E_LIMIT);
+}
+
 /* Under caps there are as many pages as fit on every rank; one more does not. */
 static void test_caps(void) {
   const way w = {"llama_8block", "local", 2, 1, 64, 7, 72};
@@ -375,6 +440,7 @@ static void test_caps(void) {
   OPI_ASSERT_OK(make_plan(&r, &w, most + 3 * page, n * 64), &r.err);
   OPI_ASSERT(make_plan(&r, &w, most + 3 * page, (n + 1) * 64) == OPIPE_E_LIMIT);
   OPI_ASSERT(make_plan(&r, &w, most / 2, 0) == OPIPE_E_LIMIT);
+  check_arena(&r, &w, n);
   close_model(&r);
 }
 
@@ -433,5 +499,5 @@ static void test_other_rows(void) {
   close_model(&r);
 }
 
-OPI_TEST_MAIN("passes", OPI_TEST(test_bits), OPI_TEST(test_file), OPI_TEST(test_caps),
-              OPI_TEST(test_refusals), OPI_TEST(test_other_rows))
+OPI_TEST_MAIN("passes", OPI_TEST(test_bits), OPI_TEST(test_no_allocation), OPI_TEST(test_file),
+              OPI_TEST(test_caps), OPI_TEST(test_refusals), OPI_TEST(test_other_rows))
