@@ -2,9 +2,11 @@
 /* Generation: checks of what hosts ask for, and calls of the engine that a session has if its plan
  * generates. */
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 
 static opipe_status find(const opi_session_object *s, const char *call, opi_generator **out,
                          opipe_error *err) {
+  OPI_TRY(opi_follow_check(s, call, err));
   if (s->generator == NULL)
     return opi_fail(err, OPIPE_E_STATE, "%s: the session's plan has no generation", call);
   *out = s->generator;
@@ -13,8 +15,9 @@ static opipe_status find(const opi_session_object *s, const char *call, opi_gene
 
 opipe_status opi_generation_refuse(const opi_session_object *s, const char *call,
                                    opipe_error *err) {
-  if (s->generator == NULL)
+  if (s->own.rows == NULL)
     return OPIPE_OK;
+  OPI_TRY(opi_follow_check(s, call, err));
   return opi_fail(err, OPIPE_E_STATE,
                   "%s: the session generates, and makes its own requests: use session_generate",
                   call);
