@@ -200,8 +200,8 @@ int cli_generate(const cli_options *given) {
     status = generate(&own, &s, &folder, &json);
   if (json.file != NULL)
     (void)fputs("}\n", json.file);
-  status = cli_part(&s, status);
+  status = cli_part(&s, cli_json_end(&json, status));
   cli_close(&s);
   json_decref(folder.config);
-  return cli_json_end(&json, status);
+  return status;
 }

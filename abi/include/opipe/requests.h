@@ -125,7 +125,8 @@ typedef struct opipe_session_info {
 
 /* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here.
  * TRAVELS (1.5): set by the caller of plan_memory, for sessions with OPIPE_SESSION_INPUTS_OF_0 or
- * _OUTPUTS_TO_0 of a team's plan: with the buffers of values that travel. */
+ * _OUTPUTS_TO_0 of a team's plan: with the buffers of values that travel. Always set for a team's
+ * plan with `generation`, all of whose sessions have both. */
 enum { OPIPE_MEMORY_ESTIMATED = 1u, OPIPE_MEMORY_TRAVELS = 2u };
 
 /* Bytes of one rank. */
