@@ -17,7 +17,9 @@ void opi_session_unref(void *session) {
   opi_plan_object *plan = s->plan;
   const opipe_allocator *allocator = &plan->model->context->allocator;
   opi_generator_close(s->generator); /* no pass is submitted after the word of the close */
-  opi_rows_close(&s->runner);
+  for (uint32_t i = 0; i < s->n_runners; ++i)
+    opi_rows_close(&s->runners[i]);
+  opi_free(allocator, s->runners, s->n_runners * sizeof *s->runners);
   opi_follow_tell_close(s);
   opi_meeting_part(s);
   opi_session_close(s->session);
@@ -204,8 +206,15 @@ static opipe_status open_generation(const opi_context_object *context, opi_sessi
                             .owner = context->handle};
   if (s->own.rows == NULL || opi_follow_is_led(s))
     return OPIPE_OK;
-  OPI_TRY(opi_rows_open(s->session, &caller, &s->runner, &p.facts, err));
-  p.runner = s->runner;
+  const uint32_t n = opi_rows_homes(s->session);
+  s->runners = opi_alloc_zero(&context->allocator, n, sizeof *s->runners);
+  if (s->runners == NULL)
+    return opi_fail_nomem(err, n * sizeof *s->runners, "passes");
+  s->n_runners = n;
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(opi_rows_open(s->session, &caller, i, &s->runners[i], &p.facts, err));
+  p.runners = s->runners;
+  p.n_runners = n;
   return opi_generator_open(&p, &s->generator, err);
 }
 

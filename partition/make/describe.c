@@ -233,9 +233,11 @@ static void describe_passes(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t,
                   "generation: %" PRIu64
                   " tokens in %u pages of %u, context %u, %u sequences "
-                  "active; passes of up to %u rows, %u in flight\n",
+                  "active; passes of up to %u rows, %u in flight",
                   (uint64_t)g->n_pages * g->page, g->n_pages, g->page, g->context, g->active,
                   g->rows, g->groups);
+  opi_text_printf(t, plan->decided.copies > 1 ? "; so in each of %u replicas\n" : "\n",
+                  plan->decided.copies);
   opi_text_puts(t, "pages, by rank:");
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
     bytes_text(t, plan->predicted.memory[r].state_bytes);

@@ -35,8 +35,9 @@ static opipe_status judge(opipe_status status, const char *call, uint32_t positi
 
 static opipe_status on_logits(void *ctx, uint32_t number, uint32_t position, void *row,
                               int64_t *io_id, opipe_error *err) {
-  const opi_generator *g = ctx;
-  const opi_host_sequence *s = &g->sequences[number];
+  const opi_home *h = ctx;
+  const opi_generator *g = h->generator;
+  const opi_host_sequence *s = &h->sequences[number];
   opipe_error own = OPIPE_ERROR_INIT;
   if (s->own.on_logits == NULL)
     return OPIPE_OK;
@@ -51,8 +52,8 @@ static opipe_status on_logits(void *ctx, uint32_t number, uint32_t position, voi
 }
 
 static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sampled *sampled) {
-  opi_generator *g = ctx;
-  opi_host_sequence *s = &g->sequences[number];
+  opi_home *h = ctx;
+  opi_host_sequence *s = &h->sequences[number];
   opipe_likely likely[OPI_SAMPLING_LIKELY];
   const opipe_token token = {.id = sampled->id,
                              .position = position,
@@ -80,8 +81,8 @@ static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_erro
       [OPI_TURN_GOES_ON] = OPIPE_END_NONE,  [OPI_TURN_STOP] = OPIPE_END_STOP,
       [OPI_TURN_TOKENS] = OPIPE_END_TOKENS, [OPI_TURN_CONTEXT] = OPIPE_END_CONTEXT,
       [OPI_TURN_FAILED] = OPIPE_END_FAILED, [OPI_TURN_CANCELLED] = OPIPE_END_CANCELLED};
-  opi_generator *g = ctx;
-  opi_host_sequence *s = &g->sequences[number];
+  opi_home *h = ctx;
+  opi_host_sequence *s = &h->sequences[number];
   s->end = ends[reason];
   s->why = why != NULL ? *why : (opipe_error)OPIPE_ERROR_INIT;
   if (s->wish.status < 0) { /* the host's wish, or its deadline */
@@ -98,9 +99,9 @@ static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_erro
 }
 
 static void on_answer(void *ctx, uint32_t number, uint32_t other) {
-  opi_generator *g = ctx;
-  opi_host_sequence *s = &g->sequences[number], *o = &g->sequences[other];
-  opi_sequence_begin(g, other, s);
+  opi_home *h = ctx;
+  opi_host_sequence *s = &h->sequences[number], *o = &h->sequences[other];
+  opi_sequence_begin(h, other, s);
   opi_fp_border *lent = enter();
   s->own.on_answer(s->own.ctx, s->handle, o->handle, &o->own.ctx);
   leave(lent);

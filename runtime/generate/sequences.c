@@ -15,16 +15,16 @@ opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe
 /* ---- under the lock: ends that wait for their time ---- */
 
 /* Ends a turn as failed, with s->wish. */
-static void end_by_wish(opi_generator *g, opi_host_sequence *s) {
+static void end_by_wish(opi_host_sequence *s) {
   if (s->end == OPIPE_END_NONE)
-    (void)opi_turns_cancel(g->turns, s->number, NULL);
+    (void)opi_turns_cancel(s->home->turns, s->number, NULL);
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
 }
 
 void opi_generator_grant(opi_generator *g) {
-  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
+  for (uint32_t i = 0; i < g->n_sequences; ++i) {
     if (g->sequences[i].wish.status < 0)
-      end_by_wish(g, &g->sequences[i]);
+      end_by_wish(&g->sequences[i]);
   }
 }
 
@@ -33,11 +33,11 @@ void opi_generator_expire(opi_generator *g) {
   if (now == 0 || now < g->next_deadline_ns)
     return;
   g->next_deadline_ns = UINT64_MAX;
-  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
+  for (uint32_t i = 0; i < g->n_sequences; ++i) {
     opi_host_sequence *s = &g->sequences[i];
     if (s->deadline_ns <= now) {
       (void)opi_fail(&s->wish, OPIPE_E_TIMEOUT, "the deadline passed after %u tokens", s->n_tokens);
-      end_by_wish(g, s);
+      end_by_wish(s);
     }
     if (s->deadline_ns < g->next_deadline_ns)
       g->next_deadline_ns = s->deadline_ns;
@@ -46,8 +46,8 @@ void opi_generator_expire(opi_generator *g) {
 
 /* ---- opening ---- */
 
-void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_host_sequence *as) {
-  opi_host_sequence *s = &g->sequences[number];
+void opi_sequence_begin(opi_home *home, uint32_t number, const opi_host_sequence *as) {
+  opi_host_sequence *s = &home->sequences[number];
   s->open = true;
   s->end = as->end;
   s->why = as->why;
@@ -66,7 +66,7 @@ static void begin_turn(opi_generator *g, opi_host_sequence *s,
   s->end = OPIPE_END_NONE;
   s->why = s->wish = (opipe_error)OPIPE_ERROR_INIT;
   s->own = *params;
-  s->n_prompt = opi_batch_info(opi_turns_batch(g->turns), s->number).n_ids;
+  s->n_prompt = opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_ids;
   s->n_tokens = 0;
   s->deadline_ns = params->deadline_ns == 0 ? UINT64_MAX : opi_later_ns(now, params->deadline_ns);
   if (s->deadline_ns < g->next_deadline_ns)
@@ -89,18 +89,57 @@ static opipe_status read_sampling(const opi_generator *g, const opipe_generate_p
   return OPIPE_OK;
 }
 
+/* Is home a better one than home b for these ids? The one that knows more of their beginning,
+ * unless it has so many turns more that its next ones have to wait; else the one with fewer turns.
+ */
+static bool is_better(const opi_home *a, const opi_home *b, const opipe_generate_params *params) {
+  const opi_batch *of[2] = {opi_turns_batch(a->turns), opi_turns_batch(b->turns)};
+  uint32_t known[2], turns[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    const opi_batch_counts counts = opi_batch_count(of[i]);
+    turns[i] = counts.waiting + counts.active;
+    known[i] = opi_kv_known(opi_batch_pool(of[i]), params->ids, params->n_ids, params->salt);
+  }
+  const uint32_t most = a->generator->params.facts.batch.active;
+  if (known[0] != known[1] && turns[0] < most && turns[1] < most)
+    return known[0] > known[1];
+  return turns[0] < turns[1] || (turns[0] == turns[1] && known[0] > known[1]);
+}
+
+/* The homes in order of preference, one after the other, until one has room. */
+static opipe_status submit(opi_generator *g, const opipe_generate_params *params,
+                           const opi_sampling *sampling, opi_home **out_home, uint32_t *out_number,
+                           opipe_error *err) {
+  enum { HOMES_MOST = 64 };
+  opi_home *order[HOMES_MOST];
+  const uint32_t n = g->params.n_runners < HOMES_MOST ? g->params.n_runners : HOMES_MOST;
+  opipe_status status = OPIPE_E_LIMIT;
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t at = i;
+    for (; at > 0 && params->n_ids > 0 && is_better(&g->homes[i], order[at - 1], params); --at)
+      order[at] = order[at - 1];
+    order[at] = &g->homes[i];
+  }
+  for (uint32_t i = 0; i < n && status == OPIPE_E_LIMIT; ++i) {
+    *out_home = order[i];
+    status = opi_turns_submit(order[i]->turns, params->ids, params->n_ids, params->salt, sampling,
+                              out_number, err);
+  }
+  return status;
+}
+
 static opipe_status open_locked(opi_generator *g, const opipe_generate_params *params,
                                 const opi_sampling *sampling, opipe_sequence **out_sequence,
                                 opipe_error *err) {
   uint32_t number = 0;
+  opi_home *home = NULL;
   opi_host_sequence as = {.deadline_ns = UINT64_MAX};
   OPI_TRY(opi_generator_check(g, "session_generate", err));
-  if (opi_turns_submit(g->turns, params->ids, params->n_ids, params->salt, sampling, &number, err) <
-      0)
+  if (submit(g, params, sampling, &home, &number, err) < 0)
     return opi_error_prefix(err, "session_generate: ");
-  opi_sequence_begin(g, number, &as);
-  begin_turn(g, &g->sequences[number], params);
-  *out_sequence = g->sequences[number].handle;
+  opi_sequence_begin(home, number, &as);
+  begin_turn(g, &home->sequences[number], params);
+  *out_sequence = home->sequences[number].handle;
   opi_generator_kick(g);
   return OPIPE_OK;
 }
@@ -124,7 +163,7 @@ static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_par
                                   const opi_sampling *sampling, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_generator_check(g, "sequence_append", err));
-  if (opi_turns_extend(g->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
+  if (opi_turns_extend(s->home->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
     return opi_error_prefix(err, "sequence_append: ");
   begin_turn(g, s, params);
   opi_generator_kick(g);
@@ -161,12 +200,13 @@ static opipe_status try_fork(opi_generator *g, opi_fork_wish *wish) {
   uint32_t number = 0;
   if (opi_generator_check(g, "sequence_fork", &wish->why) < 0)
     return wish->why.status;
-  if (!g->params.driven && opi_batch_info(opi_turns_batch(g->turns), s->number).n_in_flight > 0)
+  if (!g->params.driven &&
+      opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_in_flight > 0)
     return OPIPE_PENDING;
-  if (opi_turns_fork(g->turns, s->number, wish->seed, &number, &wish->why) < 0)
+  if (opi_turns_fork(s->home->turns, s->number, wish->seed, &number, &wish->why) < 0)
     return opi_error_prefix(&wish->why, "sequence_fork: ");
-  opi_sequence_begin(g, number, s);
-  wish->other = &g->sequences[number];
+  opi_sequence_begin(s->home, number, s);
+  wish->other = &s->home->sequences[number];
   wish->other->own.ctx = wish->ctx;
   return OPIPE_OK;
 }
@@ -207,7 +247,7 @@ opipe_status opi_sequence_truncate(opi_host_sequence *s, uint32_t n_ids, opipe_e
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   opipe_status status = opi_generator_check(g, "sequence_truncate", err);
-  if (status == OPIPE_OK && opi_turns_truncate(g->turns, s->number, n_ids, err) < 0)
+  if (status == OPIPE_OK && opi_turns_truncate(s->home->turns, s->number, n_ids, err) < 0)
     status = opi_error_prefix(err, "sequence_truncate: ");
   opi_lock_give(&g->lock);
   return status;
@@ -218,7 +258,7 @@ opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint3
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   opipe_status status = opi_generator_check(g, "sequence_draft", err);
-  if (status == OPIPE_OK && opi_turns_draft(g->turns, s->number, ids, n_ids, err) < 0)
+  if (status == OPIPE_OK && opi_turns_draft(s->home->turns, s->number, ids, n_ids, err) < 0)
     status = opi_error_prefix(err, "sequence_draft: ");
   opi_lock_give(&g->lock);
   return status;
@@ -227,7 +267,7 @@ opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint3
 /* Ends the turn, if there is one. Under the lock. */
 static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
   opi_generator *g = s->generator;
-  OPI_TRY(opi_turns_cancel(g->turns, s->number, err));
+  OPI_TRY(opi_turns_cancel(s->home->turns, s->number, err));
   opi_generator_fork_due(g); /* nothing of it is in flight any more */
   opi_lock_signal(&g->lock);
   opi_generator_kick(g);
@@ -249,7 +289,7 @@ void opi_sequence_end(void *sequence) {
   opi_host_sequence *s = sequence;
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
-  (void)opi_turns_release(g->turns, s->number, NULL);
+  (void)opi_turns_release(s->home->turns, s->number, NULL);
   s->open = false;
   s->deadline_ns = UINT64_MAX;
   opi_generator_kick(g);
@@ -292,8 +332,8 @@ void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
                                     [OPI_SEQUENCE_ACTIVE] = OPIPE_SEQUENCE_ACTIVE};
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
-  const opi_sequence_info info = opi_batch_info(opi_turns_batch(g->turns), s->number);
-  const opi_turn_info turn = opi_turns_info(g->turns, s->number);
+  const opi_sequence_info info = opi_batch_info(opi_turns_batch(s->home->turns), s->number);
+  const opi_turn_info turn = opi_turns_info(s->home->turns, s->number);
   *out = (opipe_sequence_info){.state = states[info.state],
                                .end = s->end,
                                .status = s->end == OPIPE_END_FAILED ? s->why.status : OPIPE_OK,
@@ -314,7 +354,7 @@ opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_i
   uint32_t n = 0;
   opipe_status status = OPIPE_OK;
   opi_lock_take(&g->lock);
-  const uint32_t *ids = opi_turns_ids(g->turns, s->number, &n);
+  const uint32_t *ids = opi_turns_ids(s->home->turns, s->number, &n);
   if (first > n || n_ids > n - first) {
     status = opi_fail(err, OPIPE_E_INVALID, "sequence_ids: %u ids from %u on, it has %u", n_ids,
                       first, n);

@@ -4,16 +4,19 @@
  *
  *   host ► generate, append ► turns ► describe ► runner.begin ... runner.end ► sample ► callbacks
  *
- * A thread of the engine's own begins and ends passes, up to `groups` in flight. If the host drives
- * the session there is none: opi_generator_step, called when ranks were driven, does it instead,
- * and so do the host's calls.
+ * A thread of the engine's own, for each replica, begins and ends passes, up to `groups` in flight.
+ * If the host drives the session there is none: opi_generator_step, called when ranks were driven,
+ * does it instead, and so do the host's calls.
  *
  * Invariants
  * - Everything below `lock` (asks.h, sequences, flights) is touched with it held. Callbacks run
  *   with it held too, so inside them no function that takes it may be called.
- * - The runner is called by one thread at a time: by the engine's own, without the lock while it
- *   waits, or with the lock held if the host drives.
- * - Passes end in the order in which they began, also those that the runner refused to begin.
+ * - Each replica has a runner, sequences, pages and a thread of its own; a sequence keeps its
+ *   replica, and so do its forks.
+ * - A runner is called by one thread at a time: by its replica's, without the lock while it waits,
+ *   or with the lock held if the host drives.
+ * - Passes of a replica end in the order in which they began, also those that the runner refused to
+ *   begin.
  * - Nothing is allocated after opi_generator_open, but for the text of samplings. */
 #ifndef OPI_GENERATE_SEQUENCES_H
 #define OPI_GENERATE_SEQUENCES_H
@@ -28,10 +31,11 @@ typedef struct opi_host_sequence opi_host_sequence;
 
 typedef struct opi_generator_params {
   const opipe_allocator *allocator;
-  opi_pass_runner runner;
-  opi_pass_facts facts;
-  bool driven;    /* no thread of its own */
-  uint64_t owner; /* handle of the context */
+  const opi_pass_runner *runners; /* [n_runners] one for each replica; copied */
+  uint32_t n_runners;
+  opi_pass_facts facts; /* of each of them */
+  bool driven;          /* no thread of its own */
+  uint64_t owner;       /* handle of the context */
 } opi_generator_params;
 
 /* Bytes of host memory that it keeps. Errors: INVALID, LIMIT. */

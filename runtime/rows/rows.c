@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loader/passes/row_model.h"
+#include "partition/program/states.h"
 
 enum { IDS, POSITION, SEQUENCE, TABLE, WANTED, COPIES, INPUTS };
 enum { SEQUENCES_FOR_ACTIVE = 4 };
@@ -21,6 +22,7 @@ typedef struct group {
 typedef struct rows {
   opi_session *session;
   opi_pass_caller caller;
+  uint32_t home; /* the replica that computes the passes */
   const opi_row_model *model;
   const char *names[INPUTS], *output;
   uint32_t ids_dtype, logits_dtype;
@@ -125,7 +127,8 @@ static opipe_status submit(const rows *r, group *g, opipe_error *err) {
                                       .n_outputs = 1,
                                       .io_stride = sizeof *io,
                                       .inputs = io,
-                                      .outputs = &out};
+                                      .outputs = &out,
+                                      .stream = r->home};
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) {
     status = call(r, &params, &g->request, err);
@@ -289,7 +292,12 @@ static opipe_status open_rows(rows *r, opi_pass_facts *facts, opipe_error *err) 
   return take_groups(r, facts->row_bytes, err);
 }
 
-opipe_status opi_rows_open(opi_session *session, const opi_pass_caller *caller,
+uint32_t opi_rows_homes(const opi_session *session) {
+  const opi_setup *s = session->setup;
+  return s->reference ? 1 : opi_states_homes(&s->plan->decided);
+}
+
+opipe_status opi_rows_open(opi_session *session, const opi_pass_caller *caller, uint32_t home,
                            opi_pass_runner *out_runner, opi_pass_facts *out_facts,
                            opipe_error *err) {
   const opi_setup *s = session->setup;
@@ -301,6 +309,7 @@ opipe_status opi_rows_open(opi_session *session, const opi_pass_caller *caller,
   opi_arena_init(&r->arena, s->allocator, 0);
   r->session = session;
   r->caller = *caller;
+  r->home = home;
   r->model = s->plan->rows;
   *out_facts = (opi_pass_facts){.n_vocab = 0};
   *out_runner = (opi_pass_runner){.ctx = r, .begin = begin, .end = end, .finish = finish};

@@ -10,6 +10,7 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
+#include "partition/program/states.h"
 #include "runtime/session/agree.h"
 #include "runtime/session/alike.h"
 #include "runtime/session/members.h"
@@ -86,7 +87,8 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
     s->shapes->n_places = PLACES_LEAST;
   if (s->plan->decided.binding.generation.context != 0) {
     const uint32_t n = opi_generation_classes(&s->plan->decided.binding.generation) + 1;
-    const uint32_t groups = s->plan->decided.binding.generation.groups;
+    const uint32_t groups = s->plan->decided.binding.generation.groups *
+                            opi_states_homes(&s->plan->decided); /* each replica's */
     s->shapes->n_places = n > s->shapes->n_places ? n : s->shapes->n_places;
     s->max_in_flight = groups > s->max_in_flight ? groups : s->max_in_flight;
   }

@@ -35,7 +35,8 @@ static void open(world *w, const opi_batch_params *batch, bool driven) {
   opi_test_memory_init(&w->memory);
   double_init(&w->runner, batch == NULL ? &usual : batch);
   const opi_generator_params params = {.allocator = &w->memory.allocator,
-                                       .runner = w->runner.runner,
+                                       .runners = &w->runner.runner,
+                                       .n_runners = 1,
                                        .facts = double_facts(&w->runner),
                                        .driven = driven};
   OPI_ASSERT_OK_FATAL(opi_generator_open(&params, &w->generator, &w->err), &w->err);
@@ -510,7 +511,7 @@ static void test_memory_is_that_of_the_opening(void) {
   uint64_t n_bytes = 0;
   opipe_sequence *handle = NULL;
   open(&w, NULL, true);
-  const opi_generator_params params = {.facts = double_facts(&w.runner)};
+  const opi_generator_params params = {.n_runners = 1, .facts = double_facts(&w.runner)};
   OPI_ASSERT_OK(opi_generator_bytes(&params, &n_bytes, &w.err), &w.err);
   OPI_ASSERT_INT(w.memory.peak_bytes, n_bytes);
   const opipe_generate_params p = {.struct_size = sizeof p, .n_ids = 3, .ids = ids};
