@@ -14,13 +14,13 @@
 enum { SEQUENCES = 12, CONTEXT = 60 };
 
 typedef struct world {
-  double_runner runner;
+  double_runner runner, other; /* of replicas 0 and 1, if there are two */
   opi_test_memory memory;
   opi_generator *generator;
   opipe_error err;
 } world;
 
-static void open(world *w, const opi_batch_params *batch, bool driven) {
+static void open_homes(world *w, const opi_batch_params *batch, bool driven, uint32_t n_homes) {
   const opi_batch_params usual = {.pool = {.page = 4,
                                            .n_pages = 60,
                                            .n_sequences = SEQUENCES,
@@ -34,19 +34,26 @@ static void open(world *w, const opi_batch_params *batch, bool driven) {
   w->err = (opipe_error)OPIPE_ERROR_INIT;
   opi_test_memory_init(&w->memory);
   double_init(&w->runner, batch == NULL ? &usual : batch);
+  double_init(&w->other, batch == NULL ? &usual : batch);
+  const opi_pass_runner runners[2] = {w->runner.runner, w->other.runner};
   const opi_generator_params params = {.allocator = &w->memory.allocator,
-                                       .runners = &w->runner.runner,
-                                       .n_runners = 1,
+                                       .runners = runners,
+                                       .n_runners = n_homes,
                                        .facts = double_facts(&w->runner),
                                        .driven = driven};
   OPI_ASSERT_OK_FATAL(opi_generator_open(&params, &w->generator, &w->err), &w->err);
 }
 
+static void open(world *w, const opi_batch_params *batch, bool driven) {
+  open_homes(w, batch, driven, 1);
+}
+
 static void close_it(world *w) {
   opi_generator_close(w->generator);
   OPI_ASSERT(opi_test_memory_end(&w->memory));
-  OPI_ASSERT_INT(w->runner.n_wrong, 0);
+  OPI_ASSERT_INT(w->runner.n_wrong + w->other.n_wrong, 0);
   OPI_ASSERT_INT(w->runner.n_begun, w->runner.n_finished);
+  OPI_ASSERT_INT(w->other.n_begun, w->other.n_finished);
 }
 
 /* ---- calls by handle ---- */
@@ -259,19 +266,19 @@ static void ask_once(asker *a, opi_test_random *random) {
 static void *ask(void *arg) {
   asker *a = arg;
   opi_test_random random = {a->index + 1};
-  for (uint32_t i = 0; i < 60; ++i)
+  for (uint32_t i = 0; i < 40; ++i)
     ask_once(a, &random);
   return NULL;
 }
 
-static void test_turns_of_many_threads_are_those_alone(void) {
+static void ask_many(uint32_t n_homes) {
   static world w;
   asker askers[4];
   uint32_t n_turns = 0, n_forks = 0;
   opipe_generation_info info;
   memset(askers, 0, sizeof askers);
-  open(&w, NULL, false);
-  w.runner.pass_ns = 20000;
+  open_homes(&w, NULL, false, n_homes);
+  w.runner.pass_ns = w.other.pass_ns = 20000;
   for (uint32_t i = 0; i < 4; ++i) {
     askers[i].w = &w;
     askers[i].index = i;
@@ -286,10 +293,52 @@ static void test_turns_of_many_threads_are_those_alone(void) {
   }
   opi_generator_info(w.generator, &info);
   OPI_ASSERT_INT(info.open, 0);
-  OPI_ASSERT_INT(info.free_pages + info.kept_pages, 60);
+  OPI_ASSERT_INT(info.n_pages, 60 * n_homes);
+  OPI_ASSERT_INT(info.free_pages + info.kept_pages, 60 * n_homes);
+  OPI_ASSERT_INT(info.passes, w.runner.n_begun + w.other.n_begun);
+  OPI_ASSERT((w.other.n_begun > 0) == (n_homes > 1));
   OPI_ASSERT(info.reused > 0 && info.accepted > 0 && info.passes > 0 && info.working_ns > 0);
-  if (n_turns < 200 || n_forks < 10 || w.runner.n_copies == 0)
+  if (n_turns < 130 || n_forks < 7 || w.runner.n_copies == 0)
     OPI_FAIL("%u turns, %u forks, %u copies", n_turns, n_forks, w.runner.n_copies);
+  close_it(&w);
+}
+
+static void test_turns_of_many_threads_are_those_alone(void) {
+  ask_many(1);
+}
+
+static void test_replicas_have_sequences_of_their_own(void) {
+  ask_many(2);
+}
+
+static opipe_sequence *begin_long(world *w, uint32_t first) {
+  uint32_t ids[20];
+  opipe_sequence *handle = NULL;
+  for (uint32_t i = 0; i < 20; ++i)
+    ids[i] = (first + i) % DOUBLE_VOCAB;
+  const opipe_generate_params p = {
+      .struct_size = sizeof p, .n_ids = 20, .ids = ids, .sampling = "max_tokens=2"};
+  OPI_ASSERT_OK_FATAL(opi_sequence_open(w->generator, &p, &handle, &w->err), &w->err);
+  return handle;
+}
+
+/* The replica that knows a prompt's beginning gets it; without one, that with fewer turns. */
+static void test_a_beginning_leads_to_its_replica(void) {
+  static world w;
+  open_homes(&w, NULL, true, 2);
+  w.runner.n_late = w.other.n_late = 3;
+  opipe_sequence *first = begin_long(&w, 1), *second = begin_long(&w, 5);
+  OPI_ASSERT(w.runner.n_begun > 0 && w.other.n_begun > 0);
+  for (uint32_t i = 0; i < 40; ++i)
+    opi_generator_step(w.generator);
+  OPI_ASSERT(info_of(first).end != OPIPE_END_NONE && info_of(second).end != OPIPE_END_NONE);
+  const uint64_t n_begun = w.runner.n_begun;
+  opipe_sequence *again = begin_long(&w, 5);
+  OPI_ASSERT_INT(info_of(again).n_reused, 16);
+  OPI_ASSERT_INT(w.runner.n_begun, n_begun);
+  release(first);
+  release(second);
+  release(again);
   close_it(&w);
 }
 
@@ -525,6 +574,8 @@ static void test_memory_is_that_of_the_opening(void) {
 }
 
 OPI_TEST_MAIN("engine", OPI_TEST(test_turns_of_many_threads_are_those_alone),
+              OPI_TEST(test_replicas_have_sequences_of_their_own),
+              OPI_TEST(test_a_beginning_leads_to_its_replica),
               OPI_TEST(test_a_host_that_drives_gets_the_same),
               OPI_TEST(test_ends_have_their_reason_and_touch_nobody_else),
               OPI_TEST(test_answers_are_branches), OPI_TEST(test_a_close_ends_everything),
