@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generation over two processes: the bits of the reference in one, bytes as predicted in both; calls
- * that belong to process 0 are refused elsewhere; a process that dies ends every turn with a reason
- * that names it. ctest: timeout=60 label=twice */
+/* Generation over two processes, as stages, as a tensor group and as replicas: the bits of the
+ * reference in one, bytes as predicted in both; calls that belong to process 0 are refused
+ * elsewhere; a process that dies ends every turn with a reason that names it. ctest: timeout=60
+ * label=twice */
 #include <pthread.h>
 #include <time.h>
 
@@ -72,9 +73,18 @@ static void generate(host_kit *k, opipe_session *session, told *t) {
 static const opipe_generation_params generation = {
     .struct_size = sizeof generation, .context = 64, .rows = 8, .groups = 2, .active = 4};
 
-static opipe_plan_params two_stages(const member *m) {
+/* A rank for each process. */
+typedef struct form {
+  uint32_t n_stages, replicas, tensor;
+} form;
+static const form *how; /* of this case */
+static const form stages = {2, 0, 0}, group = {1, 0, 2}, replicas = {1, 2, 0};
+
+static opipe_plan_params two_ranks(const member *m) {
   opipe_plan_params p = opipe_plan_params_init();
-  p.n_stages = 2;
+  p.n_stages = how->n_stages;
+  p.replicas = how->replicas;
+  p.tensor = how->tensor;
   p.transport = "shm";
   p.team = m->team;
   p.devices = &one_thread;
@@ -130,7 +140,7 @@ static void be_refused(host_kit *k) {
 static void generate_alone(member *m, told *t) {
   const opipe_session_params reference = {
       .struct_size = sizeof reference, .spin_us = UINT32_MAX, .flags = OPIPE_SESSION_REFERENCE};
-  opipe_plan_params p = two_stages(m);
+  opipe_plan_params p = two_ranks(m);
   host_kit *k = &m->k;
   opipe_plan *alone = NULL;
   opipe_session *session = NULL;
@@ -147,7 +157,7 @@ static void same_bits(void) {
   static told alone[PROMPTS], together[PROMPTS];
   member m;
   begin_member(&m);
-  const opipe_plan_params p = two_stages(&m);
+  const opipe_plan_params p = two_ranks(&m);
   host_kit *k = &m.k;
   MUST_OK(k->api->plan_make(k->model, &p, &k->plan, &k->err), &k->err);
   open_session(&m);
@@ -206,7 +216,7 @@ static void one_dies(void) {
   opipe_sequence *sequences[PROMPTS], *late = NULL;
   member m;
   begin_member(&m);
-  const opipe_plan_params p = two_stages(&m);
+  const opipe_plan_params p = two_ranks(&m);
   host_kit *k = &m.k;
   MUST_OK(k->api->plan_make(k->model, &p, &k->plan, &k->err), &k->err);
   open_session(&m);
@@ -232,10 +242,15 @@ static void one_dies(void) {
 }
 
 static void test_bits_are_those_of_one_process(void) {
-  run_case("bits", same_bits, NULL);
+  const form *const all[] = {&stages, &group, &replicas};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+    how = all[i];
+    run_case("bits", same_bits, NULL);
+  }
 }
 
 static void test_a_dead_process_ends_every_turn(void) {
+  how = &stages;
   run_case("dies", one_dies, NULL);
 }
 
