@@ -3,6 +3,7 @@
 #include "abi/api/api.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 void opi_ref(atomic_uint *refs) {
@@ -69,9 +70,10 @@ opipe_status opi_callback_check(const char *call, opipe_error *err) {
 }
 
 opipe_status opi_generation_check_callback(const char *call, opipe_error *err) {
-  return opi_generator_in_callback()
+  return opi_generator_in_callback() && strcmp(call, "sequence_cancel") != 0
              ? opi_fail(err, OPIPE_E_STATE,
-                        "%s: must not be called from inside a callback of generation", call)
+                        "%s: inside a callback of generation only sequence_cancel may be called",
+                        call)
              : OPIPE_OK;
 }
 

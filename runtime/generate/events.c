@@ -3,21 +3,25 @@
 #include "loader/base/fp.h"
 #include "runtime/generate/generator.h"
 
-static _Thread_local uint32_t n_callbacks; /* entered by this thread */
+static _Thread_local const opi_generator *caller; /* of the callback that this thread is in */
 
 bool opi_generator_in_callback(void) {
-  return n_callbacks > 0;
+  return caller != NULL;
+}
+
+bool opi_generator_is_caller(const opi_generator *g) {
+  return caller == g;
 }
 
 /* Surround a callback. */
-static opi_fp_border *enter(void) {
-  ++n_callbacks;
+static opi_fp_border *enter(const opi_home *h) {
+  caller = h->generator;
   return opi_fp_lend();
 }
 
 static void leave(opi_fp_border *lent) {
   opi_fp_take(lent);
-  --n_callbacks;
+  caller = NULL;
 }
 
 /* A host's answer as an error that says whose it is. */
@@ -41,7 +45,7 @@ static opipe_status on_logits(void *ctx, uint32_t number, uint32_t position, voi
   opipe_error own = OPIPE_ERROR_INIT;
   if (s->own.on_logits == NULL)
     return OPIPE_OK;
-  opi_fp_border *lent = enter();
+  opi_fp_border *lent = enter(h);
   const opipe_status status =
       s->own.on_logits(s->own.ctx, s->handle, position, row, g->params.facts.n_vocab,
                        g->params.facts.dtype, io_id, &own);
@@ -61,7 +65,7 @@ static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sa
                              .likely_stride = (uint32_t)sizeof *likely,
                              .logprob = sampled->logprob,
                              .likely = likely};
-  if (s->wish.status < 0)
+  if (s->wish.status < 0 || s->gives_up)
     return;
   ++s->n_tokens;
   if (s->own.on_token == NULL)
@@ -69,7 +73,7 @@ static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sa
   for (uint32_t i = 0; i < sampled->n_likely; ++i)
     likely[i] = (opipe_likely){.id = sampled->likely[i].id, .logprob = sampled->likely[i].logprob};
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
-  opi_fp_border *lent = enter();
+  opi_fp_border *lent = enter(h);
   const opipe_status status = s->own.on_token(s->own.ctx, s->handle, &token, &s->wish);
   leave(lent);
   (void)judge(status, "on_token", position, &s->wish);
@@ -90,10 +94,11 @@ static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_erro
     s->why = s->wish;
   }
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
   s->deadline_ns = UINT64_MAX;
   if (s->own.on_end == NULL)
     return;
-  opi_fp_border *lent = enter();
+  opi_fp_border *lent = enter(h);
   s->own.on_end(s->own.ctx, s->handle, s->end, s->end == OPIPE_END_FAILED ? &s->why : NULL);
   leave(lent);
 }
@@ -102,7 +107,7 @@ static void on_answer(void *ctx, uint32_t number, uint32_t other) {
   opi_home *h = ctx;
   opi_host_sequence *s = &h->sequences[number], *o = &h->sequences[other];
   opi_sequence_begin(h, other, s);
-  opi_fp_border *lent = enter();
+  opi_fp_border *lent = enter(h);
   s->own.on_answer(s->own.ctx, s->handle, o->handle, &o->own.ctx);
   leave(lent);
 }

@@ -12,11 +12,11 @@ struct opi_host_sequence {
   struct opi_home *home;
   opi_handle_entry *slot;
   opipe_sequence *handle;
-  uint32_t number; /* of its home's turns */
-  bool open;
-  uint32_t end;     /* OPIPE_END_* */
-  opipe_error why;  /* of OPIPE_END_FAILED */
-  opipe_error wish; /* status < 0: on_token wants the turn to end with it */
+  uint32_t number;     /* of its home's turns */
+  bool open, gives_up; /* gives_up: a callback has cancelled its turn, which is about to end */
+  uint32_t end;        /* OPIPE_END_* */
+  opipe_error why;     /* of OPIPE_END_FAILED */
+  opipe_error wish;    /* status < 0: on_token wants the turn to end with it */
   uint32_t n_prompt, n_tokens;
   uint64_t deadline_ns;      /* on the monotonic clock; UINT64_MAX: none */
   opipe_generate_params own; /* ctx and callbacks count */
@@ -79,7 +79,7 @@ void opi_generator_pump(opi_generator *generator);
 void opi_generator_fork_due(opi_generator *generator);
 /* Ends turns whose deadline has passed. Under the lock. */
 void opi_generator_expire(opi_generator *generator);
-/* Ends turns that callbacks want to end. Under the lock. */
+/* Ends turns that callbacks want to end; not inside one. Under the lock. */
 void opi_generator_grant(opi_generator *generator);
 /* Fills `out` with arrays of the newest pass, valid until the next one. */
 void opi_home_describe(opi_home *home, const opi_pass *pass, opi_pass_rows *out);

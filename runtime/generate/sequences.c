@@ -14,17 +14,24 @@ opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe
 
 /* ---- under the lock: ends that wait for their time ---- */
 
-/* Ends a turn as failed, with s->wish. */
+/* Ends a turn: as failed with s->wish, or as cancelled. */
 static void end_by_wish(opi_host_sequence *s) {
   if (s->end == OPIPE_END_NONE)
     (void)opi_turns_cancel(s->home->turns, s->number, NULL);
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
 }
 
 void opi_generator_grant(opi_generator *g) {
-  for (uint32_t i = 0; i < g->n_sequences; ++i) {
-    if (g->sequences[i].wish.status < 0)
+  bool any = true;
+  while (any) { /* an end may be told to a host that cancels another turn */
+    any = false;
+    for (uint32_t i = 0; i < g->n_sequences; ++i) {
+      if (g->sequences[i].wish.status >= 0 && !g->sequences[i].gives_up)
+        continue;
       end_by_wish(&g->sequences[i]);
+      any = true;
+    }
   }
 }
 
@@ -42,6 +49,7 @@ void opi_generator_expire(opi_generator *g) {
     if (s->deadline_ns < g->next_deadline_ns)
       g->next_deadline_ns = s->deadline_ns;
   }
+  opi_generator_grant(g);
 }
 
 /* ---- opening ---- */
@@ -52,6 +60,7 @@ void opi_sequence_begin(opi_home *home, uint32_t number, const opi_host_sequence
   s->end = as->end;
   s->why = as->why;
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
   s->n_prompt = as->n_prompt;
   s->n_tokens = as->n_tokens;
   s->deadline_ns = as->deadline_ns;
@@ -65,6 +74,7 @@ static void begin_turn(opi_generator *g, opi_host_sequence *s,
   const uint64_t now = params->deadline_ns == 0 ? 0 : opi_clock_ns();
   s->end = OPIPE_END_NONE;
   s->why = s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
   s->own = *params;
   s->n_prompt = opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_ids;
   s->n_tokens = 0;
@@ -268,13 +278,26 @@ opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint3
 static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_turns_cancel(s->home->turns, s->number, err));
+  opi_generator_grant(g);
   opi_generator_fork_due(g); /* nothing of it is in flight any more */
   opi_lock_signal(&g->lock);
   opi_generator_kick(g);
   return OPIPE_OK;
 }
 
+/* Inside a callback, which has the lock of its own generator alone. */
+static opipe_status cancel_later(opi_host_sequence *s, opipe_error *err) {
+  if (!opi_generator_is_caller(s->generator)) {
+    return opi_fail(err, OPIPE_E_STATE,
+                    "sequence_cancel: inside a callback of another session's generation");
+  }
+  s->gives_up = s->end == OPIPE_END_NONE;
+  return OPIPE_OK;
+}
+
 opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
+  if (opi_generator_in_callback())
+    return cancel_later(s, err);
   opi_lock_take(&s->generator->lock);
   const opipe_status status = cancel(s, err);
   opi_lock_give(&s->generator->lock);

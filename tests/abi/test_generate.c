@@ -11,7 +11,9 @@ typedef struct told {
   const opipe_api *api;
   opipe_session *session;
   uint32_t ids[64], n, n_ends, end, n_refused;
-  uint64_t bits; /* of all rows of logits */
+  uint64_t bits;            /* of all rows of logits */
+  uint32_t cancels_at;      /* at this token it cancels itself and another; 0: never */
+  opipe_sequence **cancels; /* the other */
 } told;
 
 /* What ranks do. */
@@ -39,8 +41,11 @@ static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_to
   opipe_error why = OPIPE_ERROR_INIT;
   (void)err;
   t->n_refused += t->api->session_generation(t->session, &info, &why) == OPIPE_E_STATE &&
-                  t->api->sequence_cancel(sequence, &why) == OPIPE_E_STATE;
+                  t->api->sequence_ids(sequence, 0, 0, NULL, &why) == OPIPE_E_STATE;
   t->ids[t->n++ % 64] = token->id;
+  if (t->n == t->cancels_at)
+    t->n_refused += t->api->sequence_cancel(sequence, &why) < 0 ||
+                    t->api->sequence_cancel(*t->cancels, &why) < 0;
   return OPIPE_OK;
 }
 
@@ -224,6 +229,35 @@ static void test_a_host_that_drives_forks_and_cancels(void) {
   kit_close(&k);
 }
 
+/* A callback cancels its own turn and another's: both end once, when it has returned. */
+static void test_a_callback_cancels(void) {
+  static told t[PROMPTS];
+  const form two = {2};
+  const opipe_session_params *const how[] = {&library, &by_host};
+  for (size_t i = 0; i < sizeof how / sizeof how[0]; ++i) {
+    host_kit k;
+    opipe_sequence *sequences[PROMPTS];
+    open(&k, &two, how[i]);
+    begin(&k, "temperature=0.8,seed=5,top_k=6,max_tokens=20", t, sequences);
+    const uint32_t at = t[0].n + 5; /* before its end, which takes long with so many others */
+    t[0].cancels = &sequences[1];
+    t[0].cancels_at = at;
+    while (how[i] == &by_host && !all_ended(&k, sequences))
+      OPI_ASSERT_FATAL(drive(&k, 2, 1) == 0);
+    for (uint32_t p = 0; p < PROMPTS; ++p) {
+      const opipe_status status =
+          k.api->sequence_wait(sequences[p], UINT32_MAX, UINT64_MAX, &k.err);
+      const bool cancelled = t[p].end == OPIPE_END_CANCELLED;
+      OPI_ASSERT(cancelled ? status == OPIPE_E_CANCELLED : t[p].n == TOKENS);
+      OPI_ASSERT_INT(t[p].n_ends, 1);
+      OPI_ASSERT(cancelled == (p < 2));
+    }
+    OPI_ASSERT_INT(t[0].n, at);
+    OPI_ASSERT_INT(t[0].n_refused, at);
+    kit_close(&k);
+  }
+}
+
 static void test_a_close_ends_every_turn_once(void) {
   static told t[PROMPTS];
   host_kit k;
@@ -272,4 +306,5 @@ static void test_params_are_checked_whole(void) {
 
 OPI_TEST_MAIN("generate", OPI_TEST(test_bits_are_the_same_whoever_drives),
               OPI_TEST(test_a_host_that_drives_forks_and_cancels),
-              OPI_TEST(test_a_close_ends_every_turn_once), OPI_TEST(test_params_are_checked_whole))
+              OPI_TEST(test_a_callback_cancels), OPI_TEST(test_a_close_ends_every_turn_once),
+              OPI_TEST(test_params_are_checked_whole))

@@ -60,7 +60,8 @@ enum {
    *   FOLLOWED      with both: process 0 alone calls, from any thread; the others are in
    *                 session_follow. Followed are session_submit, session_evaluate,
    *                 session_state_open, state_reset, _copy, _close, request_cancel and
-   *                 session_close; process 0's other calls that need all processes are UNSUPPORTED
+   *                 session_close; process 0's other calls that need all processes are UNSUPPORTED.
+   *                 A plan with `generation` sets all three
    */
   OPIPE_SESSION_INPUTS_OF_0 = 256u,
   OPIPE_SESSION_OUTPUTS_TO_0 = 512u,
