@@ -13,8 +13,11 @@ typedef struct told {
   uint32_t ids[64], n, n_ends, end, n_refused;
   uint64_t bits;            /* of all rows of logits */
   uint32_t cancels_at;      /* at this token it cancels itself and another; 0: never */
-  opipe_sequence **cancels; /* the other */
+  opipe_sequence **cancels; /* the other; NULL: none */
 } told;
+
+static uint32_t cancels_at; /* of the first prompt's turn that is begun next */
+static opipe_sequence **cancels;
 
 /* What ranks do. */
 typedef struct form {
@@ -45,7 +48,7 @@ static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_to
   t->ids[t->n++ % 64] = token->id;
   if (t->n == t->cancels_at)
     t->n_refused += t->api->sequence_cancel(sequence, &why) < 0 ||
-                    t->api->sequence_cancel(*t->cancels, &why) < 0;
+                    (t->cancels != NULL && t->api->sequence_cancel(*t->cancels, &why) < 0);
   return OPIPE_OK;
 }
 
@@ -81,6 +84,10 @@ static void begin(host_kit *k, const char *sampling, told *t, opipe_sequence **o
     uint32_t prompt[16];
     opipe_generate_params p = opipe_generate_params_init();
     t[i] = (told){.api = k->api, .session = k->session};
+    if (i == 0) {
+      t[i].cancels_at = cancels_at;
+      t[i].cancels = cancels;
+    }
     for (uint32_t j = 0; j < 3 + 2 * i; ++j)
       prompt[j] = (7 * i + 3 * j) % 23;
     p.ids = prompt;
@@ -229,33 +236,36 @@ static void test_a_host_that_drives_forks_and_cancels(void) {
   kit_close(&k);
 }
 
-/* A callback cancels its own turn and another's: both end once, when it has returned. */
-static void test_a_callback_cancels(void) {
+/* A callback cancels its own turn, and another's if the host drives: each ends once, when it has
+ * returned. */
+static void cancel_inside(const opipe_session_params *session) {
   static told t[PROMPTS];
   const form two = {2};
-  const opipe_session_params *const how[] = {&library, &by_host};
-  for (size_t i = 0; i < sizeof how / sizeof how[0]; ++i) {
-    host_kit k;
-    opipe_sequence *sequences[PROMPTS];
-    open(&k, &two, how[i]);
-    begin(&k, "temperature=0.8,seed=5,top_k=6,max_tokens=20", t, sequences);
-    const uint32_t at = t[0].n + 5; /* before its end, which takes long with so many others */
-    t[0].cancels = &sequences[1];
-    t[0].cancels_at = at;
-    while (how[i] == &by_host && !all_ended(&k, sequences))
-      OPI_ASSERT_FATAL(drive(&k, 2, 1) == 0);
-    for (uint32_t p = 0; p < PROMPTS; ++p) {
-      const opipe_status status =
-          k.api->sequence_wait(sequences[p], UINT32_MAX, UINT64_MAX, &k.err);
-      const bool cancelled = t[p].end == OPIPE_END_CANCELLED;
-      OPI_ASSERT(cancelled ? status == OPIPE_E_CANCELLED : t[p].n == TOKENS);
-      OPI_ASSERT_INT(t[p].n_ends, 1);
-      OPI_ASSERT(cancelled == (p < 2));
-    }
-    OPI_ASSERT_INT(t[0].n, at);
-    OPI_ASSERT_INT(t[0].n_refused, at);
-    kit_close(&k);
+  const bool driven = session->threads == OPIPE_THREADS_HOST;
+  host_kit k;
+  opipe_sequence *sequences[PROMPTS] = {NULL};
+  open(&k, &two, session);
+  cancels_at = 5;
+  cancels = driven ? &sequences[1] : NULL; /* nothing is computed before it is there */
+  begin(&k, "temperature=0.8,seed=5,top_k=6,max_tokens=20", t, sequences);
+  cancels_at = 0;
+  while (driven && !all_ended(&k, sequences))
+    OPI_ASSERT_FATAL(drive(&k, 2, 1) == 0);
+  for (uint32_t p = 0; p < PROMPTS; ++p) {
+    const bool cancelled = p == 0 || (p == 1 && driven);
+    const opipe_status status = k.api->sequence_wait(sequences[p], UINT32_MAX, UINT64_MAX, &k.err);
+    OPI_ASSERT_INT(status, cancelled ? OPIPE_E_CANCELLED : OPIPE_OK);
+    OPI_ASSERT_INT(t[p].end, cancelled ? OPIPE_END_CANCELLED : OPIPE_END_TOKENS);
+    OPI_ASSERT(t[p].n_ends == 1 && (cancelled || t[p].n == TOKENS));
   }
+  OPI_ASSERT_INT(t[0].n, 5);
+  OPI_ASSERT_INT(t[0].n_refused, 5);
+  kit_close(&k);
+}
+
+static void test_a_callback_cancels(void) {
+  cancel_inside(&library);
+  cancel_inside(&by_host);
 }
 
 static void test_a_close_ends_every_turn_once(void) {
