@@ -19,7 +19,7 @@ typedef struct told {
 static uint32_t cancels_at; /* of the first prompt's turn that is begun next */
 static opipe_sequence **cancels;
 
-/* What ranks do. */
+/* Stages, copies, members of a group. */
 typedef struct form {
   uint32_t n_stages, replicas, tensor; /* 0 as 1 */
 } form;
@@ -46,9 +46,10 @@ static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_to
   t->n_refused += t->api->session_generation(t->session, &info, &why) == OPIPE_E_STATE &&
                   t->api->sequence_ids(sequence, 0, 0, NULL, &why) == OPIPE_E_STATE;
   t->ids[t->n++ % 64] = token->id;
-  if (t->n == t->cancels_at)
-    t->n_refused += t->api->sequence_cancel(sequence, &why) < 0 ||
-                    (t->cancels != NULL && t->api->sequence_cancel(*t->cancels, &why) < 0);
+  if (t->n == t->cancels_at) {
+    t->n_refused += t->api->sequence_cancel(sequence, &why) < 0;
+    t->n_refused += t->cancels != NULL && t->api->sequence_cancel(*t->cancels, &why) < 0;
+  }
   return OPIPE_OK;
 }
 
