@@ -161,11 +161,13 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
 
 /* Options of the model, or of several processes, that have no meaning here. */
 static int check_options(const cli_options *o, const cli_session *s) {
-  const char *name = o->bind.n != 0 ? "bind" : o->pins.n != 0 ? "pin" : NULL;
-  if (name != NULL) {
-    return cli_usage("--%s: a plan for generation gives the model's inputs their shapes and values",
-                     name);
-  }
+  const char *name = o->bind.n != 0    ? "bind"
+                     : o->pins.n != 0  ? "pin"
+                     : o->no_fuse      ? "no-fuse"
+                     : o->says_dropout ? "dropout"
+                                       : NULL;
+  if (name != NULL)
+    return cli_usage("--%s: a plan for generation binds the model in its own way", name);
   return s->team == NULL || o->trace == NULL
              ? CLI_DONE
              : cli_usage("--trace %s: passes that several processes compute have none", o->trace);

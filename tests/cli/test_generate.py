@@ -186,7 +186,8 @@ def check_processes(count):
         count.that(json.loads(out)["reference"]["other"] == 0, "two processes' reference", out)
     bad = run("launch", "-n", "2", "--", "generate", model("group_query"), "--ids", "99", "--context", "64", "--stages", "2")
     count.that(bad.status == REFUSED and "id 99" in bad.err, "two processes, an id", bad.err)
-    for options, message in ((["--bind", "batch=2"], "--bind: a plan for generation"), (["--pin", "x=1"], "--pin: a plan for")):
+    for options, message in ((["--bind", "batch=2"], "--bind: a plan for generation"), (["--pin", "x=1"], "--pin: a plan for"),
+                             (["--no-fuse"], "--no-fuse: a plan for")):
         r = run(*words, *options)
         count.that(r.status == USAGE and message in r.err, " ".join(options), r.err)
 
