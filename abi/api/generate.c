@@ -44,7 +44,7 @@ opipe_status opi_api_session_generation(opi_session_object *s, opipe_generation_
       opi_info_check("session_generation", io_info, OPIPE_END(opipe_generation_info, bubble), err));
   OPI_TRY(find(s, "session_generation", &generator, err));
   OPI_TRY(opi_session_info(s->session, &work, err));
-  opi_generator_info(generator, &info);
+  OPI_TRY(opi_generator_info(generator, &info, err));
   for (uint32_t r = 0; r < s->n_ranks; ++r)
     n_here += s->local[r];
   const double room = (double)info.working_ns * n_here, busy = (double)work.busy_ns;
@@ -95,7 +95,7 @@ opipe_status opi_api_sequence_info(opi_host_sequence *sequence, opipe_sequence_i
   opipe_sequence_info info;
   OPI_TRY(
       opi_info_check("sequence_info", io_info, OPIPE_END(opipe_sequence_info, n_accepted), err));
-  opi_sequence_describe(sequence, &info);
+  OPI_TRY(opi_sequence_describe(sequence, &info, err));
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

@@ -113,6 +113,8 @@ void opi_generator_step(opi_generator *g) {
 }
 
 void opi_generator_kick(opi_generator *g) {
+  if (opi_generator_in_callback())
+    return; /* whoever has called back looks again */
   if (g->params.driven)
     opi_generator_pump(g);
   else
@@ -297,11 +299,12 @@ void opi_generator_stop(opi_generator *g) {
   if (g == NULL || !g->lock_made)
     return;
   opi_lock_take(&g->lock);
-  for (uint32_t i = 0; i < g->n_sequences && !g->stopping; ++i) {
+  const bool first = !g->stopping;
+  g->stopping = true; /* nothing begins inside callbacks of ends */
+  for (uint32_t i = 0; i < g->n_sequences && first; ++i) {
     if (g->sequences[i].open)
       (void)opi_turns_cancel(g->sequences[i].home->turns, g->sequences[i].number, NULL);
   }
-  g->stopping = true;
   opi_generator_fork_due(g);
   opi_lock_signal(&g->lock);
   opi_lock_give(&g->lock);
@@ -368,9 +371,9 @@ static void add_home(const opi_home *h, opipe_generation_info *io) {
   io->accepted += turns.accepted;
 }
 
-void opi_generator_info(opi_generator *g, opipe_generation_info *out) {
+opipe_status opi_generator_info(opi_generator *g, opipe_generation_info *out, opipe_error *err) {
   const opi_pass_facts *facts = &g->params.facts;
-  opi_lock_take(&g->lock);
+  OPI_TRY(opi_generator_enter(g, "session_generation", err));
   *out = (opipe_generation_info){
       .rows = facts->batch.rows,
       .page = facts->batch.pool.page,
@@ -380,5 +383,6 @@ void opi_generator_info(opi_generator *g, opipe_generation_info *out) {
       .working_ns = g->working_ns + (g->n_flying != 0 ? opi_clock_ns() - g->working_since : 0)};
   for (uint32_t i = 0; i < g->params.n_runners; ++i)
     add_home(&g->homes[i], out);
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
+  return OPIPE_OK;
 }

@@ -9,8 +9,19 @@ bool opi_generator_in_callback(void) {
   return caller != NULL;
 }
 
-bool opi_generator_is_caller(const opi_generator *g) {
-  return caller == g;
+opipe_status opi_generator_enter(opi_generator *g, const char *call, opipe_error *err) {
+  if (caller != NULL && caller != g) {
+    return opi_fail(err, OPIPE_E_STATE, "%s: inside a callback of another session's generation",
+                    call);
+  }
+  if (caller == NULL)
+    opi_lock_take(&g->lock);
+  return OPIPE_OK;
+}
+
+void opi_generator_leave(opi_generator *g) {
+  if (caller == NULL)
+    opi_lock_give(&g->lock);
 }
 
 /* Surround a callback. */
@@ -98,8 +109,9 @@ static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_erro
   s->deadline_ns = UINT64_MAX;
   if (s->own.on_end == NULL)
     return;
+  const opipe_error told = s->why; /* the host may begin another turn */
   opi_fp_border *lent = enter(h);
-  s->own.on_end(s->own.ctx, s->handle, s->end, s->end == OPIPE_END_FAILED ? &s->why : NULL);
+  s->own.on_end(s->own.ctx, s->handle, s->end, s->end == OPIPE_END_FAILED ? &told : NULL);
   leave(lent);
 }
 

@@ -68,6 +68,10 @@ struct opi_generator {
   uint64_t n_bytes;
 };
 
+/* Takes the lock, unless this thread is in a callback, which has it. STATE: in one of another
+ * generator. */
+opipe_status opi_generator_enter(opi_generator *generator, const char *call, opipe_error *err);
+void opi_generator_leave(opi_generator *generator);
 /* Why nothing can be asked: it is being closed. Under the lock. */
 opipe_status opi_generator_check(const opi_generator *generator, const char *call,
                                  opipe_error *err);

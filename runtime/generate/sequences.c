@@ -160,10 +160,11 @@ opipe_status opi_sequence_open(opi_generator *g, const opipe_generate_params *pa
   opi_sampling sampling;
   opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
   opipe_status status = read_sampling(g, params, "session_generate", &arena, &sampling, err);
+  if (status == OPIPE_OK)
+    status = opi_generator_enter(g, "session_generate", err);
   if (status == OPIPE_OK) {
-    opi_lock_take(&g->lock);
     status = open_locked(g, params, &sampling, out_sequence, err);
-    opi_lock_give(&g->lock);
+    opi_generator_leave(g);
   }
   opi_arena_release(&arena);
   return status;
@@ -173,6 +174,9 @@ static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_par
                                   const opi_sampling *sampling, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_generator_check(g, "sequence_append", err));
+  if (s->end ==
+      OPIPE_END_NONE) /* of the scheduler it may be idle: its last tokens are being shown */
+    return opi_fail(err, OPIPE_E_STATE, "sequence_append: a turn is under way");
   if (opi_turns_extend(s->home->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
     return opi_error_prefix(err, "sequence_append: ");
   begin_turn(g, s, params);
@@ -193,10 +197,11 @@ opipe_status opi_sequence_append(opi_host_sequence *s, const opipe_generate_para
   }
   opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
   opipe_status status = read_sampling(g, params, "sequence_append", &arena, &sampling, err);
+  if (status == OPIPE_OK)
+    status = opi_generator_enter(g, "sequence_append", err);
   if (status == OPIPE_OK) {
-    opi_lock_take(&g->lock);
     status = append_locked(s, params, params->sampling == NULL ? NULL : &sampling, err);
-    opi_lock_give(&g->lock);
+    opi_generator_leave(g);
   }
   opi_arena_release(&arena);
   return status;
@@ -285,22 +290,15 @@ static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Inside a callback, which has the lock of its own generator alone. */
-static opipe_status cancel_later(opi_host_sequence *s, opipe_error *err) {
-  if (!opi_generator_is_caller(s->generator)) {
-    return opi_fail(err, OPIPE_E_STATE,
-                    "sequence_cancel: inside a callback of another session's generation");
-  }
-  s->gives_up = s->end == OPIPE_END_NONE;
-  return OPIPE_OK;
-}
-
 opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
+  opi_generator *g = s->generator;
+  opipe_status status = OPIPE_OK;
+  OPI_TRY(opi_generator_enter(g, "sequence_cancel", err));
   if (opi_generator_in_callback())
-    return cancel_later(s, err);
-  opi_lock_take(&s->generator->lock);
-  const opipe_status status = cancel(s, err);
-  opi_lock_give(&s->generator->lock);
+    s->gives_up = s->end == OPIPE_END_NONE;
+  else
+    status = cancel(s, err);
+  opi_generator_leave(g);
   return status;
 }
 
@@ -348,13 +346,14 @@ opipe_status opi_sequence_wait(opi_host_sequence *s, uint32_t n_tokens, uint64_t
   return status;
 }
 
-void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
+opipe_status opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out,
+                                   opipe_error *err) {
   static const uint32_t states[] = {[OPI_SEQUENCE_FREE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_IDLE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_WAITING] = OPIPE_SEQUENCE_WAITING,
                                     [OPI_SEQUENCE_ACTIVE] = OPIPE_SEQUENCE_ACTIVE};
   opi_generator *g = s->generator;
-  opi_lock_take(&g->lock);
+  OPI_TRY(opi_generator_enter(g, "sequence_info", err));
   const opi_sequence_info info = opi_batch_info(opi_turns_batch(s->home->turns), s->number);
   const opi_turn_info turn = opi_turns_info(s->home->turns, s->number);
   *out = (opipe_sequence_info){.state = states[info.state],
@@ -368,7 +367,8 @@ void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
                                .n_reused = info.n_reused,
                                .n_drafted = turn.n_drafted,
                                .n_accepted = turn.n_accepted};
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
+  return OPIPE_OK;
 }
 
 opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_ids, uint32_t *out,
@@ -376,7 +376,7 @@ opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_i
   opi_generator *g = s->generator;
   uint32_t n = 0;
   opipe_status status = OPIPE_OK;
-  opi_lock_take(&g->lock);
+  OPI_TRY(opi_generator_enter(g, "sequence_ids", err));
   const uint32_t *ids = opi_turns_ids(s->home->turns, s->number, &n);
   if (first > n || n_ids > n - first) {
     status = opi_fail(err, OPIPE_E_INVALID, "sequence_ids: %u ids from %u on, it has %u", n_ids,
@@ -384,6 +384,6 @@ opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_i
   } else if (n_ids > 0) {
     memcpy(out, ids + first, n_ids * sizeof *out);
   }
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
   return status;
 }

@@ -43,8 +43,9 @@ static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_to
   opipe_generation_info info = opipe_generation_info_init();
   opipe_error why = OPIPE_ERROR_INIT;
   (void)err;
-  t->n_refused += t->api->session_generation(t->session, &info, &why) == OPIPE_E_STATE &&
-                  t->api->sequence_ids(sequence, 0, 0, NULL, &why) == OPIPE_E_STATE;
+  t->n_refused += t->api->session_generation(t->session, &info, &why) == OPIPE_OK &&
+                  t->api->sequence_wait(sequence, 1, 0, &why) == OPIPE_E_STATE &&
+                  t->api->sequence_truncate(sequence, 1, &why) == OPIPE_E_STATE;
   t->ids[t->n++ % 64] = token->id;
   if (t->n == t->cancels_at) {
     t->n_refused += t->api->sequence_cancel(sequence, &why) < 0;

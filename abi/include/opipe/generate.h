@@ -27,10 +27,11 @@
  * Callbacks are called one at a time per session, in the order of positions, on the thread that the
  * session keeps for generation, or (threads=HOST) on one inside session_generate, _drive,
  * sequence_wait or another function of sequences; an end also inside sequence_cancel, _release and
- * session_close. Inside them sequence_cancel may be called, on sequences of the same session: the
- * turn ends once the callback has returned. Every other function of the table answers
- * OPIPE_E_STATE. They must be short, and must not take a lock that another thread holds while it
- * calls a function of generation. [callback]
+ * session_close. Inside them, on their own session: session_generate, session_generation,
+ * sequence_append (of an idle sequence, as in its on_end), sequence_cancel (the turn ends once the
+ * callback has returned), sequence_info and sequence_ids may be called; what they ask for begins
+ * later. Every other function of the table answers OPIPE_E_STATE. They must be short, and must not
+ * take a lock that another thread holds while it calls a function of generation. [callback]
  *
  * threads=HOST: the host drives every rank (session_drive), which also begins and ends passes.
  *

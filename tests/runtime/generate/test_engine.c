@@ -92,7 +92,7 @@ static opipe_status wait_all(opipe_sequence *handle, uint64_t timeout_ns, opipe_
 
 static opipe_sequence_info info_of(opipe_sequence *handle) {
   opipe_sequence_info info = {0};
-  WITH(handle, opi_sequence_describe(s, &info));
+  WITH(handle, (void)opi_sequence_describe(s, &info, NULL));
   return info;
 }
 
@@ -291,7 +291,7 @@ static void ask_many(uint32_t n_homes) {
     n_turns += askers[i].n_turns;
     n_forks += askers[i].n_forks;
   }
-  opi_generator_info(w.generator, &info);
+  OPI_ASSERT_OK(opi_generator_info(w.generator, &info, &w.err), &w.err);
   OPI_ASSERT_INT(info.open, 0);
   OPI_ASSERT_INT(info.n_pages, 60 * n_homes);
   OPI_ASSERT_INT(info.free_pages + info.kept_pages, 60 * n_homes);
@@ -370,6 +370,85 @@ static void test_a_host_that_drives_gets_the_same(void) {
   OPI_ASSERT_INT(compare(handle, &expected, t.ids, t.n, 5), 0);
   release(handle);
   close_it(&w);
+}
+
+/* ---- callbacks that ask ---- */
+
+typedef struct asking {
+  world *w;
+  told first, next, other;
+  opipe_sequence *opened;
+  uint32_t n_ends, n_wrong;
+} asking;
+
+static const uint32_t further[3] = {2, 4, 9};
+
+static opipe_generate_params short_turn(void *ctx, const uint32_t *ids, uint32_t n_ids) {
+  return (opipe_generate_params){.struct_size = sizeof(opipe_generate_params),
+                                 .n_ids = n_ids,
+                                 .ids = ids,
+                                 .sampling = "max_tokens=4",
+                                 .ctx = ctx,
+                                 .on_token = on_token,
+                                 .on_end = on_end};
+}
+
+static opipe_status ask_in_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
+                                 opipe_error *err) {
+  asking *a = ctx;
+  const opipe_generate_params p = short_turn(&a->next, further, 3);
+  opipe_error own = OPIPE_ERROR_INIT;
+  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &own) != OPIPE_E_STATE);
+  a->n_wrong += info_of(sequence).state == OPIPE_SEQUENCE_WAITING;
+  return on_token(&a->first, sequence, token, err);
+}
+
+/* The first turn's end begins another of the sequence, and opens a sequence. */
+static void ask_in_end(void *ctx, opipe_sequence *sequence, uint32_t reason,
+                       const opipe_error *why) {
+  asking *a = ctx;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opipe_generate_params p = short_turn(&a->next, further, 3),
+                              q = short_turn(&a->other, further, 3);
+  on_end(&a->first, sequence, reason, why);
+  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &err) != OPIPE_OK);
+  a->n_wrong += opi_sequence_open(a->w->generator, &q, &a->opened, &err) != OPIPE_OK;
+}
+
+static void ask_inside(bool driven) {
+  static world w;
+  asking a = {.w = &w, .first.next = 5, .next.next = 12, .other.next = 3};
+  alone expected = {.ids = {1, 1, 2, 3, 4}, .n = 5}, other = {.ids = {2, 4, 9}, .n = 3};
+  opi_sampling how = opi_sampling_default;
+  opipe_sequence *handle = NULL;
+  how.max_tokens = 4;
+  open(&w, NULL, driven);
+  opipe_generate_params p = short_turn(&a, expected.ids, 5);
+  p.on_token = ask_in_token;
+  p.on_end = ask_in_end;
+  OPI_ASSERT_OK_FATAL(opi_sequence_open(w.generator, &p, &handle, &w.err), &w.err);
+  for (uint32_t i = 0; driven && i < 200; ++i)
+    opi_generator_step(w.generator);
+  (void)wait_all(handle, UINT64_MAX, &w.err); /* of the first turn, or of both */
+  (void)wait_all(handle, UINT64_MAX, &w.err);
+  (void)wait_all(a.opened, UINT64_MAX, &w.err);
+  run_alone(&how, 0, &expected);
+  OPI_ASSERT(memcmp(a.first.ids, expected.ids + 5, a.first.n * sizeof(uint32_t)) == 0);
+  OPI_ASSERT(a.first.n == 4 && a.first.n_ends == 1 && a.n_wrong == 0);
+  memcpy(expected.ids + expected.n, further, sizeof further);
+  expected.n += 3;
+  run_alone(&how, 0, &expected);
+  OPI_ASSERT_INT(compare(handle, &expected, a.next.ids, a.next.n, 12), 0);
+  run_alone(&how, 0, &other);
+  OPI_ASSERT_INT(compare(a.opened, &other, a.other.ids, a.other.n, 3), 0);
+  release(handle);
+  release(a.opened);
+  close_it(&w);
+}
+
+static void test_callbacks_begin_turns(void) {
+  ask_inside(true);
+  ask_inside(false);
 }
 
 /* ---- ends ---- */
@@ -576,7 +655,7 @@ static void test_memory_is_that_of_the_opening(void) {
 OPI_TEST_MAIN("engine", OPI_TEST(test_turns_of_many_threads_are_those_alone),
               OPI_TEST(test_replicas_have_sequences_of_their_own),
               OPI_TEST(test_a_beginning_leads_to_its_replica),
-              OPI_TEST(test_a_host_that_drives_gets_the_same),
+              OPI_TEST(test_a_host_that_drives_gets_the_same), OPI_TEST(test_callbacks_begin_turns),
               OPI_TEST(test_ends_have_their_reason_and_touch_nobody_else),
               OPI_TEST(test_answers_are_branches), OPI_TEST(test_a_close_ends_everything),
               OPI_TEST(test_memory_is_that_of_the_opening))
