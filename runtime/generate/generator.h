@@ -45,6 +45,7 @@ typedef struct opi_home {
   opi_pass_runner runner;
   opi_thread thread;
   opi_turns *turns;
+  bool refused;                       /* the sequence that is being opened */
   opi_host_sequence *sequences;       /* [n_sequences] */
   opi_flight *flights;                /* [groups]: pass p is at p % groups */
   uint64_t n_begun, n_ended, n_taken; /* passes; taken: by the runner */

@@ -116,23 +116,28 @@ static bool is_better(const opi_home *a, const opi_home *b, const opipe_generate
   return turns[0] < turns[1] || (turns[0] == turns[1] && known[0] > known[1]);
 }
 
-/* The homes in order of preference, one after the other, until one has room. */
+/* The best home that has not refused; NULL: all have. */
+static opi_home *next_home(opi_generator *g, const opipe_generate_params *params) {
+  opi_home *best = NULL;
+  for (uint32_t i = 0; i < g->params.n_runners; ++i) {
+    opi_home *h = &g->homes[i];
+    const bool better = best == NULL || (params->n_ids > 0 && is_better(h, best, params));
+    best = !h->refused && better ? h : best;
+  }
+  return best;
+}
+
+/* At the best home; where that has no room, at the next. */
 static opipe_status submit(opi_generator *g, const opipe_generate_params *params,
                            const opi_sampling *sampling, opi_home **out_home, uint32_t *out_number,
                            opipe_error *err) {
-  enum { HOMES_MOST = 64 };
-  opi_home *order[HOMES_MOST];
-  const uint32_t n = g->params.n_runners < HOMES_MOST ? g->params.n_runners : HOMES_MOST;
   opipe_status status = OPIPE_E_LIMIT;
-  for (uint32_t i = 0; i < n; ++i) {
-    uint32_t at = i;
-    for (; at > 0 && params->n_ids > 0 && is_better(&g->homes[i], order[at - 1], params); --at)
-      order[at] = order[at - 1];
-    order[at] = &g->homes[i];
-  }
-  for (uint32_t i = 0; i < n && status == OPIPE_E_LIMIT; ++i) {
-    *out_home = order[i];
-    status = opi_turns_submit(order[i]->turns, params->ids, params->n_ids, params->salt, sampling,
+  for (uint32_t i = 0; i < g->params.n_runners; ++i)
+    g->homes[i].refused = false;
+  for (opi_home *h = NULL; status == OPIPE_E_LIMIT && (h = next_home(g, params)) != NULL;) {
+    *out_home = h;
+    h->refused = true;
+    status = opi_turns_submit(h->turns, params->ids, params->n_ids, params->salt, sampling,
                               out_number, err);
   }
   return status;
