@@ -82,8 +82,9 @@ struct opi_session_object {
   opi_plan own;             /* the same decisions, with the devices that ranks have here */
   opi_device_spec *devices; /* [n_ranks] of `own` */
   opi_session *session;
-  opi_pass_runner runner;    /* of a plan that generates, else all NULL */
-  opi_generator *generator;  /* over it; NULL: none */
+  opi_pass_runner *runners; /* [n_runners] of a plan that generates, one for each replica */
+  uint32_t n_runners;
+  opi_generator *generator;  /* over them; NULL: none */
   opi_backend_ref *backends; /* [n_ranks] of ranks here */
   bool *local;               /* [n_ranks] the rank is in this process */
   uint32_t *owners;          /* [n_ranks] in a team: process of the rank */

@@ -2,9 +2,11 @@
 /* Generation: checks of what hosts ask for, and calls of the engine that a session has if its plan
  * generates. */
 #include "abi/api/api.h"
+#include "abi/api/team/follow.h"
 
 static opipe_status find(const opi_session_object *s, const char *call, opi_generator **out,
                          opipe_error *err) {
+  OPI_TRY(opi_follow_check(s, call, err));
   if (s->generator == NULL)
     return opi_fail(err, OPIPE_E_STATE, "%s: the session's plan has no generation", call);
   *out = s->generator;
@@ -13,8 +15,9 @@ static opipe_status find(const opi_session_object *s, const char *call, opi_gene
 
 opipe_status opi_generation_refuse(const opi_session_object *s, const char *call,
                                    opipe_error *err) {
-  if (s->generator == NULL)
+  if (s->own.rows == NULL)
     return OPIPE_OK;
+  OPI_TRY(opi_follow_check(s, call, err));
   return opi_fail(err, OPIPE_E_STATE,
                   "%s: the session generates, and makes its own requests: use session_generate",
                   call);
@@ -41,7 +44,7 @@ opipe_status opi_api_session_generation(opi_session_object *s, opipe_generation_
       opi_info_check("session_generation", io_info, OPIPE_END(opipe_generation_info, bubble), err));
   OPI_TRY(find(s, "session_generation", &generator, err));
   OPI_TRY(opi_session_info(s->session, &work, err));
-  opi_generator_info(generator, &info);
+  OPI_TRY(opi_generator_info(generator, &info, err));
   for (uint32_t r = 0; r < s->n_ranks; ++r)
     n_here += s->local[r];
   const double room = (double)info.working_ns * n_here, busy = (double)work.busy_ns;
@@ -92,7 +95,7 @@ opipe_status opi_api_sequence_info(opi_host_sequence *sequence, opipe_sequence_i
   opipe_sequence_info info;
   OPI_TRY(
       opi_info_check("sequence_info", io_info, OPIPE_END(opipe_sequence_info, n_accepted), err));
-  opi_sequence_describe(sequence, &info);
+  OPI_TRY(opi_sequence_describe(sequence, &info, err));
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

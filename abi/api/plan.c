@@ -533,7 +533,9 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
   }
   const opi_memory *m = &plan->plan->predicted.memory[rank];
   const uint32_t asked = OPIPE_HAS(io_info, opipe_memory_info, flags) ? io_info->flags : 0;
-  const uint32_t travels = asked & OPIPE_MEMORY_TRAVELS;
+  const uint32_t travels = plan->plan->rows != NULL && plan->n_places != 0
+                               ? OPIPE_MEMORY_TRAVELS
+                               : asked & OPIPE_MEMORY_TRAVELS;
   const uint64_t letters = opi_peers_bytes(&plan->plan->decided, rank, lanes_of(plan, rank),
                                            travels == 0 ? 0 : values_of(plan, rank));
   const opipe_memory_info info = {.struct_size = io_info->struct_size,

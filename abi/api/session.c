@@ -16,10 +16,12 @@ void opi_session_unref(void *session) {
     return;
   opi_plan_object *plan = s->plan;
   const opipe_allocator *allocator = &plan->model->context->allocator;
+  opi_generator_close(s->generator); /* no pass is submitted after the word of the close */
+  for (uint32_t i = 0; i < s->n_runners; ++i)
+    opi_rows_close(&s->runners[i]);
+  opi_free(allocator, s->runners, s->n_runners * sizeof *s->runners);
   opi_follow_tell_close(s);
   opi_meeting_part(s);
-  opi_generator_close(s->generator);
-  opi_rows_close(&s->runner);
   opi_session_close(s->session);
   opi_follow_close(s);
   opi_meeting_end(&s->meeting);
@@ -187,17 +189,51 @@ static opipe_status prepare(opi_context_object *context, opi_session_object *s,
   return meet_devices(context, s, io_env->evaluator, params, err);
 }
 
-/* The engine over passes of a plan that generates. */
+/* A pass is a request that the other processes repeat. */
+static opipe_status submit_pass(void *ctx, const opipe_submit_params *params,
+                                opi_request **out_request, opipe_error *err) {
+  opi_session_object *s = ctx;
+  OPI_TRY(opi_follow_begin(s, OPIPE_START_REQUEST, params, err));
+  return opi_follow_end(s, opi_session_submit(s->session, params, out_request, NULL, err));
+}
+
+/* The engine over passes of a plan that generates. In a team it is process 0's. */
 static opipe_status open_generation(const opi_context_object *context, opi_session_object *s,
                                     const opipe_session_params *params, opipe_error *err) {
+  const opi_pass_caller caller = {s, submit_pass};
   opi_generator_params p = {.allocator = &context->allocator,
                             .driven = params->threads == OPIPE_THREADS_HOST,
                             .owner = context->handle};
+  if (s->own.rows == NULL || opi_follow_is_led(s))
+    return OPIPE_OK;
+  const uint32_t n = opi_rows_homes(s->session);
+  s->runners = opi_alloc_zero(&context->allocator, n, sizeof *s->runners);
+  if (s->runners == NULL)
+    return opi_fail_nomem(err, n * sizeof *s->runners, "passes");
+  s->n_runners = n;
+  for (uint32_t i = 0; i < n; ++i)
+    OPI_TRY(opi_rows_open(s->session, &caller, i, &s->runners[i], &p.facts, err));
+  p.runners = s->runners;
+  p.n_runners = n;
+  return opi_generator_open(&p, &s->generator, err);
+}
+
+/* Passes over several processes: process 0 makes them, the others repeat them. */
+static opipe_status follow_passes(const opi_session_object *s, opipe_session_params *io_params,
+                                  opipe_error *err) {
   if (s->own.rows == NULL)
     return OPIPE_OK;
-  OPI_TRY(opi_rows_open(s->session, &s->runner, &p.facts, err));
-  p.runner = s->runner;
-  return opi_generator_open(&p, &s->generator, err);
+  if (io_params->team != NULL) {
+    io_params->flags |=
+        OPIPE_SESSION_INPUTS_OF_0 | OPIPE_SESSION_OUTPUTS_TO_0 | OPIPE_SESSION_FOLLOWED;
+    return OPIPE_OK;
+  }
+  if (io_params->n_local_ranks == 0 || io_params->n_local_ranks == s->n_ranks)
+    return OPIPE_OK;
+  return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                  "session_open: local_ranks has %u of %u ranks: a plan for generation finds ranks "
+                  "of other processes through a team",
+                  io_params->n_local_ranks, s->n_ranks);
 }
 
 static opipe_status open_runtime(opi_context_object *context, opi_session_object *s,
@@ -272,10 +308,12 @@ static opipe_status open_plan(opi_context_object *context, opi_plan_object *plan
   s->backends = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->backends));
   s->local = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->local));
   s->owners = opi_alloc_zero(&context->allocator, s->n_ranks, sizeof(*s->owners));
-  const opipe_status status =
+  opipe_status status =
       s->backends == NULL || s->local == NULL || s->owners == NULL || s->devices == NULL
           ? opi_fail_nomem(err, s->n_ranks * sizeof(*s->backends), "a session")
-          : open_runtime(context, s, &own, err);
+          : follow_passes(s, &own, err);
+  if (status == OPIPE_OK)
+    status = open_runtime(context, s, &own, err);
   if (status < 0) {
     opi_session_unref(s);
     return status;

@@ -174,14 +174,60 @@ int cli_plan_generation(const cli_options *given, cli_give_plan give) {
 }
 
 static int open_session(const cli_options *o, cli_generating *g) {
+  const cli_session *s = g->s;
   opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_session_params params = {
-      .struct_size = sizeof params, .flags = cli_session_flags(o), .spin_us = UINT32_MAX};
+  const opipe_session_params params = {.struct_size = sizeof params,
+                                       .flags = cli_session_flags(o),
+                                       .watchdog_ns = s->team == NULL ? 0 : s->watchdog_ns,
+                                       .spin_us = UINT32_MAX,
+                                       .local_ranks = s->here,
+                                       .n_local_ranks = s->n_here,
+                                       .team = s->team};
   cli_progress("loading the weights of the plan's stages");
-  const opipe_status status =
-      g->s->api->session_open(g->s->context, g->s->plan, &params, &g->session, &err);
+  const opipe_status status = s->api->session_open(s->context, s->plan, &params, &g->session, &err);
   cli_progress_end();
   return status < 0 ? cli_report("session", &err) : CLI_DONE;
+}
+
+/* ---- requests ---- */
+
+/* The requests as ids. In a team process 0 has them. */
+static int read_asks(const cli_options *o, const cli_genai *folder, cli_tokenizer **io_tokenizer,
+                     cli_asks *out) {
+  int status = cli_asks_read(o, json_object_get(folder->config, "sampling"), out);
+  if (status == CLI_DONE && cli_asks_have_text(out)) {
+    status =
+        folder->config == NULL
+            ? cli_usage("a text needs the tokenizer of a folder, %s is a file: give ids", o->model)
+            : cli_tokenizer_open(o->operands[0], io_tokenizer);
+  }
+  if (status == CLI_DONE)
+    status = cli_asks_encode(out, *io_tokenizer);
+  return status == CLI_DONE && o->trace != NULL ? cli_try_file(o->trace) : status;
+}
+
+/* Process 0 answers the requests; the others compute their part of its passes. */
+static int answer(const cli_options *o, cli_generating *g, const cli_asks *asks,
+                  const cli_json *json) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (g->s->team_rank != 0) {
+    return g->s->api->session_follow(g->session, &err) < 0 ? cli_report("following process 0", &err)
+                                                           : CLI_DONE;
+  }
+  const int status = cli_generate_all(g, asks);
+  if (status == CLI_DONE || status == CLI_FAILED)
+    cli_print_generated(g, asks, json);
+  return status == CLI_DONE && o->trace != NULL ? cli_write_trace(g->s, g->session, o->trace)
+                                                : status;
+}
+
+static int compare(const cli_options *o, cli_session *s, const cli_asks *asks, int status,
+                   const cli_json *json) {
+  cli_session alone = cli_alone(s);
+  status = cli_agree(s, "before the reference", status);
+  if (status == CLI_DONE && s->team_rank == 0)
+    status = cli_generate_alone(o, &alone, asks, json->file);
+  return cli_status_of_0(s, status);
 }
 
 static int generate(const cli_options *o, cli_session *s, const cli_genai *folder,
@@ -190,38 +236,39 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
   cli_tokenizer *tokenizer = NULL;
   cli_asks asks = {NULL, 0, 0, NULL};
   cli_generating g = {.s = s, .lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
-  int status = cli_asks_read(o, json_object_get(folder->config, "sampling"), &asks);
-  if (status == CLI_DONE && cli_asks_have_text(&asks)) {
-    status =
-        folder->config == NULL
-            ? cli_usage("a text needs the tokenizer of a folder, %s is a file: give ids", o->model)
-            : cli_tokenizer_open(o->operands[0], &tokenizer);
-  }
-  if (status == CLI_DONE)
-    status = cli_asks_encode(&asks, tokenizer);
-  if (status == CLI_DONE && o->trace != NULL)
-    status = cli_try_file(o->trace);
+  int status = s->team_rank == 0 ? read_asks(o, folder, &tokenizer, &asks) : CLI_DONE;
+  status = cli_agree(s, "the requests", status);
   if (status == CLI_DONE)
     status = cli_make_plan(o, s, cores < 8 ? cores : 8, &s->plan);
   if (status == CLI_DONE)
     status = cli_show_plan(s, json);
+  status = cli_agree(s, "before the session", status);
   if (status == CLI_DONE)
     status = open_session(o, &g);
   g.tokenizer = tokenizer;
   g.streams = asks.n == 1 && asks.list[0].n_answers == 1 && json->file == NULL;
-  if (status == CLI_DONE) {
-    status = cli_generate_all(&g, &asks);
-    if (status == CLI_DONE || status == CLI_FAILED)
-      cli_print_generated(&g, &asks, json);
-  }
-  if (status == CLI_DONE && o->trace != NULL)
-    status = cli_write_trace(s, g.session, o->trace);
+  if (status == CLI_DONE)
+    status = answer(o, &g, &asks, json);
   s->api->session_close(g.session);
-  if (status == CLI_DONE && o->reference)
-    status = cli_generate_alone(o, s, &asks, json->file);
+  if (o->reference)
+    status = compare(o, s, &asks, status, json);
   cli_asks_free(&asks);
   cli_tokenizer_close(tokenizer);
   return status;
+}
+
+/* Options of the model, or of several processes, that have no meaning here. */
+static int check_options(const cli_options *o, const cli_session *s) {
+  const char *name = o->bind.n != 0    ? "bind"
+                     : o->pins.n != 0  ? "pin"
+                     : o->no_fuse      ? "no-fuse"
+                     : o->says_dropout ? "dropout"
+                                       : NULL;
+  if (name != NULL)
+    return cli_usage("--%s: a plan for generation binds the model in its own way", name);
+  return s->team == NULL || o->trace == NULL
+             ? CLI_DONE
+             : cli_usage("--trace %s: passes that several processes compute have none", o->trace);
 }
 
 int cli_generate(const cli_options *given) {
@@ -235,6 +282,10 @@ int cli_generate(const cli_options *given) {
     return status;
   }
   status = cli_open(&own, &s);
+  if (status == CLI_DONE)
+    status = cli_join(&own, &s);
+  if (status == CLI_DONE)
+    status = check_options(&own, &s);
   const int begun = cli_json_begin(&own, &json);
   status = status == CLI_DONE ? begun : status;
   if (json.file != NULL)
@@ -245,7 +296,8 @@ int cli_generate(const cli_options *given) {
     status = generate(&own, &s, &folder, &json);
   if (json.file != NULL)
     (void)fputs("}\n", json.file);
+  status = cli_part(&s, cli_json_end(&json, status));
   cli_close(&s);
   json_decref(folder.config);
-  return cli_json_end(&json, status);
+  return status;
 }

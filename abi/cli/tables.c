@@ -512,7 +512,7 @@ const cli_command cli_commands[] = {
      "generate tokens with a decoder, for many requests at once, as a pipeline",
      "FOLDER|MODEL",
      cli_generate,
-     {GENERATE, PASSES, PLAN, MODEL, COMMON},
+     {GENERATE, PASSES, PLAN, MODEL, TEAM, COMMON},
      .basics = "prompt ids requests max-tokens temperature stages device memory json help"},
     {"train",
      "train a model as a pipeline on data from files",

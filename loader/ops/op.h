@@ -138,6 +138,7 @@ enum {
   OPI_KIND_SOFTMAX, /* may compute attention weights; recomputed with them */
   OPI_KIND_LOG_SOFTMAX,
   OPI_KIND_ATTENTION,
+  OPI_KIND_ROW_ATTENTION, /* of token rows, keys and values in pages */
   OPI_KIND_ROTARY,
   OPI_KIND_LAYER_NORM,
   OPI_KIND_RMS_NORM,

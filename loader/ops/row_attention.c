@@ -149,7 +149,7 @@ int64_t opi_least_past(const opi_node *file_node, uint32_t input) {
 static const opi_op ops[] = {
     {OPI_OP("RowAttention", "opipe", 1, 1, OPI_ROWS_SLOPES, OPI_ROWS_INPUTS, 1, OPI_ROWS_OUTPUTS),
      .infer = infer_rows, .work = work_rows,
-     OPI_COLUMNS(NONE, NARROW, OTHER, ANY, NONE, PLAIN, NEVER)},
+     OPI_COLUMNS(NONE, NARROW, OTHER, ANY, NONE, ROW_ATTENTION, NEVER)},
 };
 extern const opi_op_family opi_ops_row_attention;
 const opi_op_family opi_ops_row_attention = {ops, OPI_COUNT(ops)};

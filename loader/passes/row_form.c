@@ -17,7 +17,9 @@ opipe_status opi_row_refused(opipe_status status, opipe_error *err) {
   if (status != OPIPE_E_UNSUPPORTED || err == NULL)
     return status;
   (void)snprintf(why, sizeof why, "%.390s", err->message);
-  return opi_fail(err, status, "%s; the model runs with states, as it is", why);
+  return opi_fail(err, status,
+                  "%s; plans without generation run the model, with states if it has past keys",
+                  why);
 }
 
 /* Entries [0, n) of the dimension `axis` of a are all of b's. */

@@ -6,13 +6,14 @@
 #include <string.h>
 
 #include "loader/ops/attention.h"
+#include "loader/ops/row_attention.h"
 #include "loader/shard/sharder.h"
 
-/* Atoms of the heads [heads] that x is labelled with; all of a head is united. x is [B, heads, ...]
- * or [B, T, heads * size]. */
+/* Atoms of the heads [heads] that x is labelled with; all of a head is united. x is [B, heads,
+ * ...], [B, T, heads * size] or [rows, heads * size]. */
 static opipe_status heads_of(opi_sharder *s, const opi_node *node, opi_labels *l,
                              const opi_value *x, int64_t heads, uint32_t **out) {
-  const uint32_t axis = x->rank == 4 ? 1 : 2;
+  const uint32_t axis = x->rank == 3 ? 2 : 1;
   for (uint32_t d = 0; d < (uint32_t)x->rank; ++d) {
     if (d != axis && opi_sh_has(l, d))
       opi_sh_mix(s, l, x->shape, d);
@@ -81,10 +82,11 @@ static opipe_status add_follow(opi_sharder *s, uint32_t leader, uint32_t followe
   return OPIPE_OK;
 }
 
-/* Keys' heads beside the queries': united, or followers. */
-static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, head_labels *h) {
+/* Keys' heads beside the queries': united, or followers. kept: keys are read again later. */
+static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, bool kept,
+                               head_labels *h) {
   const int64_t group = h->q_heads / h->kv_heads;
-  if (fine && (h->q == NULL || h->k == NULL || opi_node_in(node, OPI_ATT_PAST_K) != OPIPE_NONE))
+  if (fine && (h->q == NULL || h->k == NULL || kept))
     return opi_sh_refuse(s, node, "its keys are kept or whole: only whole groups can be divided");
   if (h->q == NULL || h->k == NULL) {
     const int64_t n = h->q == NULL ? h->q_heads : h->kv_heads;
@@ -104,6 +106,21 @@ static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, 
   return OPIPE_OK;
 }
 
+/* Heads by the labels of queries (input 0), keys and values. */
+static opipe_status find_heads(opi_sharder *s, const opi_node *node, opi_labels **in,
+                               head_labels *io) {
+  for (uint32_t i = 0; i < 3; ++i) {
+    uint32_t **to = i == 0 ? &io->q : &io->k;
+    if (in[i] != NULL && *to == NULL) {
+      OPI_TRY(heads_of(s, node, in[i], &s->g->values[node->in[i]],
+                       i == 0 ? io->q_heads : io->kv_heads, to));
+    }
+  }
+  return io->q != NULL || io->k != NULL
+             ? OPIPE_OK
+             : opi_sh_refuse(s, node, "queries, keys and values are whole");
+}
+
 opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
   const opi_node *node = &s->g->nodes[n];
   const opi_value *q = &s->g->values[node->in[OPI_ATT_Q]], *k = &s->g->values[node->in[OPI_ATT_K]];
@@ -111,16 +128,9 @@ opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_l
   const uint32_t axis = flat ? 2 : 1;
   head_labels h = {.q_heads = flat ? opi_attr_int(node, "q_num_heads", 1) : q->shape[1],
                    .kv_heads = flat ? opi_attr_int(node, "kv_num_heads", 1) : k->shape[1]};
-  for (uint32_t i = 0; i < 3; ++i) {
-    uint32_t **to = i == OPI_ATT_Q ? &h.q : &h.k;
-    if (in[i] != NULL && *to == NULL) {
-      OPI_TRY(heads_of(s, node, in[i], &s->g->values[node->in[i]],
-                       i == OPI_ATT_Q ? h.q_heads : h.kv_heads, to));
-    }
-  }
-  if (h.q == NULL && h.k == NULL)
-    return opi_sh_refuse(s, node, "queries, keys and values are whole");
-  OPI_TRY(pair_heads(s, node, s->fine[n], &h));
+  OPI_TRY(find_heads(s, node, in, &h));
+  const bool kept = opi_node_in(node, OPI_ATT_PAST_K) != OPIPE_NONE;
+  OPI_TRY(pair_heads(s, node, s->fine[n], kept, &h));
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE)
       continue;
@@ -144,6 +154,42 @@ opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_l
       return opi_sh_refuse(s, node, "its keys are kept: only whole groups can be divided");
     out[o] = from_heads(s, &s->g->values[node->out[o]], flat && o == OPI_ATT_Y ? 2 : 1,
                         kv ? h.k : h.q, kv ? h.kv_heads : h.q_heads);
+    if (out[o] == NULL)
+      return opi_fail_nomem(&s->why, 64, "labels");
+    opi_sh_reduce(s, out[o], s->g->values[node->out[o]].shape);
+    if (out[o]->n_dims == 0)
+      return opi_sh_refuse(s, node, "it has one head, or all heads depend on each other");
+  }
+  s->openings[opi_sh_opening(s, h.q[0])].heads = true;
+  return OPIPE_OK;
+}
+
+/* Pages are cut by their heads; positions, sequences, tables and copies are every member's. */
+opipe_status opi_sh_row_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out) {
+  const opi_node *node = &s->g->nodes[n];
+  head_labels h = {.q_heads = opi_attr_int(node, "num_heads", 1),
+                   .kv_heads = opi_attr_int(node, "kv_num_heads", 1)};
+  OPI_TRY(find_heads(s, node, in, &h));
+  OPI_TRY(pair_heads(s, node, false, true, &h));
+  for (uint32_t i = 0; i < node->n_in; ++i) {
+    const bool query = i == OPI_ROWS_Q || i == OPI_ROWS_SLOPES;
+    const bool key =
+        i == OPI_ROWS_K || i == OPI_ROWS_V || i == OPI_ROWS_KEY_PAGES || i == OPI_ROWS_VALUE_PAGES;
+    if (node->in[i] == OPIPE_NONE)
+      continue;
+    if (query || key) {
+      OPI_TRY(meet(s, n, i, in, i == OPI_ROWS_SLOPES ? 0 : 1, query ? h.q : h.k,
+                   query ? h.q_heads : h.kv_heads));
+    } else if (in[i] != NULL) {
+      return opi_sh_refuse(s, node, "'%s' is divided", s->g->values[node->in[i]].name);
+    }
+  }
+  for (uint32_t o = 0; o < node->n_out; ++o) {
+    if (node->out[o] == OPIPE_NONE)
+      continue;
+    const bool y = o == OPI_ROWS_Y;
+    out[o] =
+        from_heads(s, &s->g->values[node->out[o]], 1, y ? h.q : h.k, y ? h.q_heads : h.kv_heads);
     if (out[o] == NULL)
       return opi_fail_nomem(&s->why, 64, "labels");
     opi_sh_reduce(s, out[o], s->g->values[node->out[o]].shape);

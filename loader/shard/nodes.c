@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "loader/ops/attention.h"
+#include "loader/ops/row_attention.h"
 #include "loader/shard/writer.h"
 
 static const opi_value *value_of(const opi_writer *w, uint32_t v) {
@@ -183,6 +184,20 @@ static opipe_status attention(opi_writer *w, uint32_t n, uint32_t *in, opipe_att
   return OPIPE_OK;
 }
 
+/* Whole groups are divided: keys and values stay beside their queries. */
+static opipe_status row_attention(opi_writer *w, uint32_t n, opipe_attr *attrs) {
+  const opi_node *node = &w->s->g->nodes[n];
+  uint32_t n_q = 0, n_k = 0;
+  if (heads_of(w, read_labels(w, n, OPI_ROWS_Q), opi_attr_int(node, "num_heads", 1), &n_q) ==
+          NULL ||
+      heads_of(w, read_labels(w, n, OPI_ROWS_K), opi_attr_int(node, "kv_num_heads", 1), &n_k) ==
+          NULL)
+    return no_memory(w);
+  change(attrs, node->n_attrs, "num_heads", n_q);
+  change(attrs, node->n_attrs, "kv_num_heads", n_k);
+  return OPIPE_OK;
+}
+
 /* ---- all ---- */
 
 /* Attributes and constant inputs of a node whose input 0 or outputs are divided. */
@@ -209,6 +224,8 @@ static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_lab
     return gather_indices(w, node, l, out[0], in);
   if (op->kind == OPI_KIND_ATTENTION)
     return attention(w, n, in, attrs);
+  if (op->kind == OPI_KIND_ROW_ATTENTION)
+    return row_attention(w, n, attrs);
   if (op->kind == OPI_KIND_ROTARY && l != NULL && value_of(w, node->in[0])->rank == 3) {
     uint32_t heads = 0;
     (void)heads_of(w, l, opi_attr_int(node, "num_heads", 1), &heads);

@@ -219,6 +219,8 @@ opipe_status opi_sh_rule(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels
     return product(s, n, in, out);
   if (op->kind == OPI_KIND_ATTENTION)
     return opi_sh_attention(s, n, in, out);
+  if (op->kind == OPI_KIND_ROW_ATTENTION)
+    return opi_sh_row_attention(s, n, in, out);
   if (op->kind == OPI_KIND_ROTARY && opi_sh_value(s, node->in[0])->rank == 3)
     return opi_sh_rotary(s, n, in, out);
   if (op->takes == OPI_TAKES_FORM && in[0] != NULL) {

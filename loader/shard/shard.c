@@ -56,7 +56,8 @@ static opipe_status list(const opi_sharder *s, reason_of why, opi_arena *arena,
 static opipe_status report(opi_sharder *s, opi_shards *out, opipe_error *err) {
   for (uint32_t n = 0; n < s->g->n_nodes; ++n) {
     const uint32_t kind = opi_op_of(&s->g->nodes[n])->kind;
-    if ((kind == OPI_KIND_ATTENTION || kind == OPI_KIND_SOFTMAX) &&
+    if ((kind == OPI_KIND_ATTENTION || kind == OPI_KIND_ROW_ATTENTION ||
+         kind == OPI_KIND_SOFTMAX) &&
         s->decisions[n].mode == OPI_MODE_CUT)
       ++out->n_attention;
   }

@@ -157,6 +157,7 @@ opipe_status opi_sh_refuse(opi_sharder *s, const opi_node *node, const char *fmt
 bool opi_sh_demand(opi_sharder *s, uint32_t v, const opi_labels *l);
 /* ---- heads.c ---- */
 opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
+opipe_status opi_sh_row_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
 opipe_status opi_sh_rotary(opi_sharder *s, uint32_t n, opi_labels **in, opi_labels **out);
 /* ---- back.c: labels of inputs from those of output 0 ---- */
 /* in [n_in]: NULL where the input stays whole. False: unknown. */

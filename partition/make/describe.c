@@ -279,9 +279,11 @@ static void describe_passes(opi_text *t, const opi_plan *plan) {
   opi_text_printf(t,
                   "generation: %" PRIu64
                   " tokens in %u pages of %u, context %u, %u sequences "
-                  "active; passes of up to %u rows, %u in flight\n",
+                  "active; passes of up to %u rows, %u in flight",
                   (uint64_t)g->n_pages * g->page, g->n_pages, g->page, g->context, g->active,
                   g->rows, g->groups);
+  opi_text_printf(t, plan->decided.copies > 1 ? "; so in each of %u replicas\n" : "\n",
+                  plan->decided.copies);
   describe_pages(t, plan);
   for (uint32_t c = 0; c < opi_generation_classes(g); ++c) {
     opi_text_printf(t, "%s%u rows %.3f ms", c == 0 ? "a pass without keys: " : ", ",

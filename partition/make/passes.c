@@ -116,12 +116,12 @@ opipe_status opi_passes_open(const opi_plan_env *env, opi_plan *plan, opipe_erro
 }
 
 opipe_status opi_passes_check(const opi_decision *plan, opipe_error *err) {
-  const char *what = plan->n_states != 0                            ? "states of streams"
-                     : plan->n_microbatches > 1                     ? "micro-batches"
-                     : plan->n_slices > 1                           ? "token slices of requests"
-                     : plan->n_replicas > 1 || plan->shares != NULL ? "replicas"
-                     : opi_plan_width(plan) > 1                     ? "tensor groups"
-                                                                    : NULL;
+  const char *what = plan->n_states != 0                      ? "states of streams"
+                     : plan->n_microbatches > 1               ? "micro-batches"
+                     : plan->n_slices > 1                     ? "token slices of requests"
+                     : plan->shares != NULL                   ? "replicas of single stages"
+                     : plan->n_replicas > 1 && !plan->in_turn ? "replicas that share a pass"
+                                                              : NULL;
   if (plan->binding.generation.context == 0 || what == NULL)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_UNSUPPORTED, "plan_make: generation is not combined with %s", what);

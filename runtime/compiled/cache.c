@@ -170,7 +170,7 @@ static opipe_status agree(opi_setup *s, const opi_request *request, int64_t rows
   uint64_t sum = UINT64_C(14695981039346656037); /* FNV-1a */
   if (together->agree == NULL)
     return own;
-  if (together->follow != NULL)
+  if (together->follow != NULL && s->plan->rows == NULL) /* passes' shapes: all open them */
     OPI_TRY(together->follow(together->ctx, OPI_FOLLOW_NEW, 0, err));
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
     for (int32_t d = 0; d < s->inputs[i].value->rank; ++d)

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "partition/program/states.h"
+
 uint32_t opi_stream_pair_in(const opi_setup *s, uint32_t input) {
   return s->shapes->streams == NULL ? OPIPE_NONE : s->shapes->streams->pair_of_input[input];
 }
@@ -113,16 +115,27 @@ void opi_stream_advance(opi_request *request) {
   atomic_fetch_add(&stream->n_unfinished, 1);
 }
 
-uint32_t opi_stream_gap(const opi_request *request) {
-  const uint32_t n_homes =
-      request->stream_kept == NULL ? 1 : request->setup->shapes->streams->n_homes;
+/* The replica that the request must have, of *out_n; *out_n 1: any. */
+static uint32_t home_of(const opi_request *request, uint64_t stream, uint32_t *out_n) {
+  const opi_plan *plan = request->setup->plan;
+  *out_n = plan->rows != NULL             ? opi_states_homes(&plan->decided)
+           : request->stream_kept == NULL ? 1
+                                          : request->setup->shapes->streams->n_homes;
+  return *out_n == 1          ? 0
+         : plan->rows != NULL ? (uint32_t)(stream % *out_n)
+                              : request->stream_kept->home;
+}
+
+uint32_t opi_stream_gap(const opi_request *request, uint64_t stream) {
+  uint32_t n_homes = 1;
+  const uint32_t home = home_of(request, stream, &n_homes);
   const opi_shape *shape = request->shape;
   if (n_homes == 1)
     return 0;
   const uint32_t position =
       (uint32_t)(shape->n_requests %
                  request->runs->lists->n_positions); /* n_positions is a multiple of n_homes */
-  return (request->stream_kept->home + n_homes - position % n_homes) % n_homes;
+  return (home + n_homes - position % n_homes) % n_homes;
 }
 
 void opi_stream_place(const opi_request *request, uint32_t output, uint32_t member,

@@ -62,8 +62,9 @@ opipe_status opi_stream_feed(const opi_request *request, uint32_t input, opi_fee
 opipe_status opi_stream_check_results(const opi_request *request, opipe_error *err);
 opipe_status opi_stream_bind(opi_request *request, opipe_error *err);
 void opi_stream_advance(opi_request *request);
-/* The number of gaps to publish before the request, so that its stream's replica takes it. */
-uint32_t opi_stream_gap(const opi_request *request);
+/* The number of gaps to publish before the request, so that its stream's replica takes it. stream:
+ * the host's number; of a pass, its replica. */
+uint32_t opi_stream_gap(const opi_request *request, uint64_t stream);
 /* Fails the request if an earlier one of its stream has failed; a rank is about to begin it. */
 void opi_stream_look(opi_request *request);
 /* The place that a given input, or a member's part of it, is loaded to; false: it is kept, and

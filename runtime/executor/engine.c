@@ -8,7 +8,7 @@
 /* Room for the requests that may be under way at once, and one more. Training may need two entries
  * for each: a body, and the epilogue that ends it. */
 static uint32_t ring_room(const opi_setup *s) {
-  if (s->plan->decided.n_states != 0)
+  if (s->plan->decided.n_states != 0 || s->plan->rows != NULL)
     return s->max_in_flight * opi_states_homes(&s->plan->decided) + 1; /* with gaps */
   return s->engine->runner->n_items * (s->max_in_flight + 1);
 }

@@ -115,12 +115,13 @@ static void answer_all(answer_rows *rows) {
   const uint32_t n_answers = turn->n_answers;
   uint32_t others[OPI_SAMPLING_ANSWERS];
   uint32_t n = 0;
-  turns->n_kept -= n_answers;
   turn->n_answers = 0;
   for (; n < n_answers && opi_turn_fork(turns, first, NULL, &others[n], NULL) == OPIPE_OK; ++n) {
+    --turns->n_kept; /* the rest stays kept: the host may open sequences */
     if (events->on_answer != NULL)
       events->on_answer(events->ctx, first, others[n]);
   }
+  turns->n_kept -= n_answers - n;
   if (n > 0)
     memcpy(turns->row, logits, (size_t)n_bytes);
   answer(rows);

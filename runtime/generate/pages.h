@@ -71,6 +71,8 @@ opipe_status opi_kv_fork(opi_kv *pool, uint32_t from, uint32_t to, opipe_error *
 /* Closes it; accepts a closed one. keep false: pages that only it has are not kept for reuse. */
 void opi_kv_end(opi_kv *pool, uint32_t sequence, bool keep);
 
+/* How many of the ids [n_ids > 0] opi_kv_begin would find computed. */
+uint32_t opi_kv_known(const opi_kv *pool, const uint32_t *ids, uint32_t n_ids, uint64_t salt);
 /* The pages in order of tokens [*out_n_pages]; valid until the sequence changes. */
 const uint32_t *opi_kv_table(const opi_kv *pool, uint32_t sequence, uint32_t *out_n_pages);
 /* Tokens with a place; 0 if closed. */

@@ -39,6 +39,19 @@ uint32_t opi_prefix_match(const opi_kv *pool, const uint32_t *ids, uint32_t n_id
   return n;
 }
 
+uint32_t opi_kv_known(const opi_kv *pool, const uint32_t *ids, uint32_t n_ids, uint64_t salt) {
+  const uint32_t most = pool->params.reuse ? (n_ids - 1) / pool->params.page : 0;
+  uint64_t parent = 0;
+  uint32_t n = 0, page = OPI_NO_PAGE;
+  for (; n < most; ++n) {
+    page = opi_prefix_find(pool, parent, salt, ids + (size_t)n * pool->params.page);
+    if (page == OPI_NO_PAGE)
+      break;
+    parent = pool->pages[page].serial;
+  }
+  return n * pool->params.page;
+}
+
 void opi_prefix_list(opi_kv *pool, uint32_t sequence) {
   opi_kv_sequence *s = &pool->sequences[sequence];
   const uint32_t *table = opi_kv_pages_of(pool, sequence);

@@ -14,17 +14,24 @@ opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe
 
 /* ---- under the lock: ends that wait for their time ---- */
 
-/* Ends a turn as failed, with s->wish. */
-static void end_by_wish(opi_generator *g, opi_host_sequence *s) {
+/* Ends a turn: as failed with s->wish, or as cancelled. */
+static void end_by_wish(opi_host_sequence *s) {
   if (s->end == OPIPE_END_NONE)
-    (void)opi_turns_cancel(g->turns, s->number, NULL);
+    (void)opi_turns_cancel(s->home->turns, s->number, NULL);
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
 }
 
 void opi_generator_grant(opi_generator *g) {
-  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
-    if (g->sequences[i].wish.status < 0)
-      end_by_wish(g, &g->sequences[i]);
+  bool any = true;
+  while (any) { /* an end may be told to a host that cancels another turn */
+    any = false;
+    for (uint32_t i = 0; i < g->n_sequences; ++i) {
+      if (g->sequences[i].wish.status >= 0 && !g->sequences[i].gives_up)
+        continue;
+      end_by_wish(&g->sequences[i]);
+      any = true;
+    }
   }
 }
 
@@ -33,25 +40,27 @@ void opi_generator_expire(opi_generator *g) {
   if (now == 0 || now < g->next_deadline_ns)
     return;
   g->next_deadline_ns = UINT64_MAX;
-  for (uint32_t i = 0; i < g->params.facts.batch.pool.n_sequences; ++i) {
+  for (uint32_t i = 0; i < g->n_sequences; ++i) {
     opi_host_sequence *s = &g->sequences[i];
     if (s->deadline_ns <= now) {
       (void)opi_fail(&s->wish, OPIPE_E_TIMEOUT, "the deadline passed after %u tokens", s->n_tokens);
-      end_by_wish(g, s);
+      end_by_wish(s);
     }
     if (s->deadline_ns < g->next_deadline_ns)
       g->next_deadline_ns = s->deadline_ns;
   }
+  opi_generator_grant(g);
 }
 
 /* ---- opening ---- */
 
-void opi_sequence_begin(opi_generator *g, uint32_t number, const opi_host_sequence *as) {
-  opi_host_sequence *s = &g->sequences[number];
+void opi_sequence_begin(opi_home *home, uint32_t number, const opi_host_sequence *as) {
+  opi_host_sequence *s = &home->sequences[number];
   s->open = true;
   s->end = as->end;
   s->why = as->why;
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
   s->n_prompt = as->n_prompt;
   s->n_tokens = as->n_tokens;
   s->deadline_ns = as->deadline_ns;
@@ -65,8 +74,9 @@ static void begin_turn(opi_generator *g, opi_host_sequence *s,
   const uint64_t now = params->deadline_ns == 0 ? 0 : opi_clock_ns();
   s->end = OPIPE_END_NONE;
   s->why = s->wish = (opipe_error)OPIPE_ERROR_INIT;
+  s->gives_up = false;
   s->own = *params;
-  s->n_prompt = opi_batch_info(opi_turns_batch(g->turns), s->number).n_ids;
+  s->n_prompt = opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_ids;
   s->n_tokens = 0;
   s->deadline_ns = params->deadline_ns == 0 ? UINT64_MAX : opi_later_ns(now, params->deadline_ns);
   if (s->deadline_ns < g->next_deadline_ns)
@@ -89,18 +99,62 @@ static opipe_status read_sampling(const opi_generator *g, const opipe_generate_p
   return OPIPE_OK;
 }
 
+/* Is home a better one than home b for these ids? The one that knows more of their beginning,
+ * unless it has so many turns more that its next ones have to wait; else the one with fewer turns.
+ */
+static bool is_better(const opi_home *a, const opi_home *b, const opipe_generate_params *params) {
+  const opi_batch *of[2] = {opi_turns_batch(a->turns), opi_turns_batch(b->turns)};
+  uint32_t known[2], turns[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    const opi_batch_counts counts = opi_batch_count(of[i]);
+    turns[i] = counts.waiting + counts.active;
+    known[i] = opi_kv_known(opi_batch_pool(of[i]), params->ids, params->n_ids, params->salt);
+  }
+  const uint32_t most = a->generator->params.facts.batch.active;
+  if (known[0] != known[1] && turns[0] < most && turns[1] < most)
+    return known[0] > known[1];
+  return turns[0] < turns[1] || (turns[0] == turns[1] && known[0] > known[1]);
+}
+
+/* The best home that has not refused; NULL: all have. */
+static opi_home *next_home(opi_generator *g, const opipe_generate_params *params) {
+  opi_home *best = NULL;
+  for (uint32_t i = 0; i < g->params.n_runners; ++i) {
+    opi_home *h = &g->homes[i];
+    const bool better = best == NULL || (params->n_ids > 0 && is_better(h, best, params));
+    best = !h->refused && better ? h : best;
+  }
+  return best;
+}
+
+/* At the best home; where that has no room, at the next. */
+static opipe_status submit(opi_generator *g, const opipe_generate_params *params,
+                           const opi_sampling *sampling, opi_home **out_home, uint32_t *out_number,
+                           opipe_error *err) {
+  opipe_status status = OPIPE_E_LIMIT;
+  for (uint32_t i = 0; i < g->params.n_runners; ++i)
+    g->homes[i].refused = false;
+  for (opi_home *h = NULL; status == OPIPE_E_LIMIT && (h = next_home(g, params)) != NULL;) {
+    *out_home = h;
+    h->refused = true;
+    status = opi_turns_submit(h->turns, params->ids, params->n_ids, params->salt, sampling,
+                              out_number, err);
+  }
+  return status;
+}
+
 static opipe_status open_locked(opi_generator *g, const opipe_generate_params *params,
                                 const opi_sampling *sampling, opipe_sequence **out_sequence,
                                 opipe_error *err) {
   uint32_t number = 0;
+  opi_home *home = NULL;
   opi_host_sequence as = {.deadline_ns = UINT64_MAX};
   OPI_TRY(opi_generator_check(g, "session_generate", err));
-  if (opi_turns_submit(g->turns, params->ids, params->n_ids, params->salt, sampling, &number, err) <
-      0)
+  if (submit(g, params, sampling, &home, &number, err) < 0)
     return opi_error_prefix(err, "session_generate: ");
-  opi_sequence_begin(g, number, &as);
-  begin_turn(g, &g->sequences[number], params);
-  *out_sequence = g->sequences[number].handle;
+  opi_sequence_begin(home, number, &as);
+  begin_turn(g, &home->sequences[number], params);
+  *out_sequence = home->sequences[number].handle;
   opi_generator_kick(g);
   return OPIPE_OK;
 }
@@ -111,10 +165,11 @@ opipe_status opi_sequence_open(opi_generator *g, const opipe_generate_params *pa
   opi_sampling sampling;
   opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
   opipe_status status = read_sampling(g, params, "session_generate", &arena, &sampling, err);
+  if (status == OPIPE_OK)
+    status = opi_generator_enter(g, "session_generate", err);
   if (status == OPIPE_OK) {
-    opi_lock_take(&g->lock);
     status = open_locked(g, params, &sampling, out_sequence, err);
-    opi_lock_give(&g->lock);
+    opi_generator_leave(g);
   }
   opi_arena_release(&arena);
   return status;
@@ -124,7 +179,10 @@ static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_par
                                   const opi_sampling *sampling, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_generator_check(g, "sequence_append", err));
-  if (opi_turns_extend(g->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
+  if (s->end ==
+      OPIPE_END_NONE) /* of the scheduler it may be idle: its last tokens are being shown */
+    return opi_fail(err, OPIPE_E_STATE, "sequence_append: a turn is under way");
+  if (opi_turns_extend(s->home->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
     return opi_error_prefix(err, "sequence_append: ");
   begin_turn(g, s, params);
   opi_generator_kick(g);
@@ -144,10 +202,11 @@ opipe_status opi_sequence_append(opi_host_sequence *s, const opipe_generate_para
   }
   opi_arena_init(&arena, g->params.allocator, SAMPLING_ROOM);
   opipe_status status = read_sampling(g, params, "sequence_append", &arena, &sampling, err);
+  if (status == OPIPE_OK)
+    status = opi_generator_enter(g, "sequence_append", err);
   if (status == OPIPE_OK) {
-    opi_lock_take(&g->lock);
     status = append_locked(s, params, params->sampling == NULL ? NULL : &sampling, err);
-    opi_lock_give(&g->lock);
+    opi_generator_leave(g);
   }
   opi_arena_release(&arena);
   return status;
@@ -161,12 +220,13 @@ static opipe_status try_fork(opi_generator *g, opi_fork_wish *wish) {
   uint32_t number = 0;
   if (opi_generator_check(g, "sequence_fork", &wish->why) < 0)
     return wish->why.status;
-  if (!g->params.driven && opi_batch_info(opi_turns_batch(g->turns), s->number).n_in_flight > 0)
+  if (!g->params.driven &&
+      opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_in_flight > 0)
     return OPIPE_PENDING;
-  if (opi_turns_fork(g->turns, s->number, wish->seed, &number, &wish->why) < 0)
+  if (opi_turns_fork(s->home->turns, s->number, wish->seed, &number, &wish->why) < 0)
     return opi_error_prefix(&wish->why, "sequence_fork: ");
-  opi_sequence_begin(g, number, s);
-  wish->other = &g->sequences[number];
+  opi_sequence_begin(s->home, number, s);
+  wish->other = &s->home->sequences[number];
   wish->other->own.ctx = wish->ctx;
   return OPIPE_OK;
 }
@@ -207,7 +267,7 @@ opipe_status opi_sequence_truncate(opi_host_sequence *s, uint32_t n_ids, opipe_e
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   opipe_status status = opi_generator_check(g, "sequence_truncate", err);
-  if (status == OPIPE_OK && opi_turns_truncate(g->turns, s->number, n_ids, err) < 0)
+  if (status == OPIPE_OK && opi_turns_truncate(s->home->turns, s->number, n_ids, err) < 0)
     status = opi_error_prefix(err, "sequence_truncate: ");
   opi_lock_give(&g->lock);
   return status;
@@ -218,7 +278,7 @@ opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint3
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
   opipe_status status = opi_generator_check(g, "sequence_draft", err);
-  if (status == OPIPE_OK && opi_turns_draft(g->turns, s->number, ids, n_ids, err) < 0)
+  if (status == OPIPE_OK && opi_turns_draft(s->home->turns, s->number, ids, n_ids, err) < 0)
     status = opi_error_prefix(err, "sequence_draft: ");
   opi_lock_give(&g->lock);
   return status;
@@ -227,7 +287,8 @@ opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint3
 /* Ends the turn, if there is one. Under the lock. */
 static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
   opi_generator *g = s->generator;
-  OPI_TRY(opi_turns_cancel(g->turns, s->number, err));
+  OPI_TRY(opi_turns_cancel(s->home->turns, s->number, err));
+  opi_generator_grant(g);
   opi_generator_fork_due(g); /* nothing of it is in flight any more */
   opi_lock_signal(&g->lock);
   opi_generator_kick(g);
@@ -235,9 +296,14 @@ static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
 }
 
 opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
-  opi_lock_take(&s->generator->lock);
-  const opipe_status status = cancel(s, err);
-  opi_lock_give(&s->generator->lock);
+  opi_generator *g = s->generator;
+  opipe_status status = OPIPE_OK;
+  OPI_TRY(opi_generator_enter(g, "sequence_cancel", err));
+  if (opi_generator_in_callback())
+    s->gives_up = s->end == OPIPE_END_NONE;
+  else
+    status = cancel(s, err);
+  opi_generator_leave(g);
   return status;
 }
 
@@ -249,7 +315,7 @@ void opi_sequence_end(void *sequence) {
   opi_host_sequence *s = sequence;
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
-  (void)opi_turns_release(g->turns, s->number, NULL);
+  (void)opi_turns_release(s->home->turns, s->number, NULL);
   s->open = false;
   s->deadline_ns = UINT64_MAX;
   opi_generator_kick(g);
@@ -285,15 +351,16 @@ opipe_status opi_sequence_wait(opi_host_sequence *s, uint32_t n_tokens, uint64_t
   return status;
 }
 
-void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
+opipe_status opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out,
+                                   opipe_error *err) {
   static const uint32_t states[] = {[OPI_SEQUENCE_FREE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_IDLE] = OPIPE_SEQUENCE_IDLE,
                                     [OPI_SEQUENCE_WAITING] = OPIPE_SEQUENCE_WAITING,
                                     [OPI_SEQUENCE_ACTIVE] = OPIPE_SEQUENCE_ACTIVE};
   opi_generator *g = s->generator;
-  opi_lock_take(&g->lock);
-  const opi_sequence_info info = opi_batch_info(opi_turns_batch(g->turns), s->number);
-  const opi_turn_info turn = opi_turns_info(g->turns, s->number);
+  OPI_TRY(opi_generator_enter(g, "sequence_info", err));
+  const opi_sequence_info info = opi_batch_info(opi_turns_batch(s->home->turns), s->number);
+  const opi_turn_info turn = opi_turns_info(s->home->turns, s->number);
   *out = (opipe_sequence_info){.state = states[info.state],
                                .end = s->end,
                                .status = s->end == OPIPE_END_FAILED ? s->why.status : OPIPE_OK,
@@ -305,7 +372,8 @@ void opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *out) {
                                .n_reused = info.n_reused,
                                .n_drafted = turn.n_drafted,
                                .n_accepted = turn.n_accepted};
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
+  return OPIPE_OK;
 }
 
 opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_ids, uint32_t *out,
@@ -313,14 +381,14 @@ opipe_status opi_sequence_ids(opi_host_sequence *s, uint32_t first, uint32_t n_i
   opi_generator *g = s->generator;
   uint32_t n = 0;
   opipe_status status = OPIPE_OK;
-  opi_lock_take(&g->lock);
-  const uint32_t *ids = opi_turns_ids(g->turns, s->number, &n);
+  OPI_TRY(opi_generator_enter(g, "sequence_ids", err));
+  const uint32_t *ids = opi_turns_ids(s->home->turns, s->number, &n);
   if (first > n || n_ids > n - first) {
     status = opi_fail(err, OPIPE_E_INVALID, "sequence_ids: %u ids from %u on, it has %u", n_ids,
                       first, n);
   } else if (n_ids > 0) {
     memcpy(out, ids + first, n_ids * sizeof *out);
   }
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
   return status;
 }

@@ -4,16 +4,21 @@
  *
  *   host ► generate, append ► turns ► describe ► runner.begin ... runner.end ► sample ► callbacks
  *
- * A thread of the engine's own begins and ends passes, up to `groups` in flight. If the host drives
- * the session there is none: opi_generator_step, called when ranks were driven, does it instead,
- * and so do the host's calls.
+ * A thread of the engine's own, for each replica, begins and ends passes, up to `groups` in flight.
+ * If the host drives the session there is none: opi_generator_step, called when ranks were driven,
+ * does it instead, and so do the host's calls.
  *
  * Invariants
  * - Everything below `lock` (asks.h, sequences, flights) is touched with it held. Callbacks run
- *   with it held too, so inside them no function that takes it may be called.
- * - The runner is called by one thread at a time: by the engine's own, without the lock while it
- *   waits, or with the lock held if the host drives.
- * - Passes end in the order in which they began, also those that the runner refused to begin.
+ *   with it held too. What may be called inside one leaves the sequences of passes in flight alone:
+ *   it opens sequences, begins turns of idle ones, looks; a cancel is noted, and done when the
+ * turns are at rest (opi_generator_grant).
+ * - Each replica has a runner, sequences, pages and a thread of its own; a sequence keeps its
+ *   replica, and so do its forks.
+ * - A runner is called by one thread at a time: by its replica's, without the lock while it waits,
+ *   or with the lock held if the host drives.
+ * - Passes of a replica end in the order in which they began, also those that the runner refused to
+ *   begin.
  * - Nothing is allocated after opi_generator_open, but for the text of samplings. */
 #ifndef OPI_GENERATE_SEQUENCES_H
 #define OPI_GENERATE_SEQUENCES_H
@@ -28,10 +33,11 @@ typedef struct opi_host_sequence opi_host_sequence;
 
 typedef struct opi_generator_params {
   const opipe_allocator *allocator;
-  opi_pass_runner runner;
-  opi_pass_facts facts;
-  bool driven;    /* no thread of its own */
-  uint64_t owner; /* handle of the context */
+  const opi_pass_runner *runners; /* [n_runners] one for each replica; copied */
+  uint32_t n_runners;
+  opi_pass_facts facts; /* of each of them */
+  bool driven;          /* no thread of its own */
+  uint64_t owner;       /* handle of the context */
 } opi_generator_params;
 
 /* Bytes of host memory that it keeps. Errors: INVALID, LIMIT. */
@@ -47,15 +53,18 @@ void opi_generator_stop(opi_generator *generator);
 void opi_generator_close(opi_generator *generator);
 /* driven: ends and begins passes as far as it can without waiting. Accepts NULL. */
 void opi_generator_step(opi_generator *generator);
-/* Is this thread inside a callback, where no function of the table may be called? */
+/* Is this thread inside a callback? Of the functions below those with (*) may be called there, on
+ * sequences of the callback's own generator. */
 bool opi_generator_in_callback(void);
 
-/* All fields but struct_size and bubble. */
-void opi_generator_info(opi_generator *generator, opipe_generation_info *out);
+/* (*) All fields but struct_size and bubble. Errors: STATE: in another's callback. */
+opipe_status opi_generator_info(opi_generator *generator, opipe_generation_info *out,
+                                opipe_error *err);
 
-/* `params` are checked as structs, and whole. */
+/* (*) `params` are checked as structs, and whole. */
 opipe_status opi_sequence_open(opi_generator *generator, const opipe_generate_params *params,
                                opipe_sequence **out_sequence, opipe_error *err);
+/* (*) */
 opipe_status opi_sequence_append(opi_host_sequence *sequence, const opipe_generate_params *params,
                                  opipe_error *err);
 /* ctx: of the other's callbacks. */
@@ -64,10 +73,13 @@ opipe_status opi_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed
 opipe_status opi_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids, opipe_error *err);
 opipe_status opi_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
                                 opipe_error *err);
+/* (*) Inside a callback the turn ends once the callback has returned. */
 opipe_status opi_sequence_cancel(opi_host_sequence *sequence, opipe_error *err);
 opipe_status opi_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
                                opipe_error *err);
-void opi_sequence_describe(opi_host_sequence *sequence, opipe_sequence_info *out);
+/* (*) Both. */
+opipe_status opi_sequence_describe(opi_host_sequence *sequence, opipe_sequence_info *out,
+                                   opipe_error *err);
 opipe_status opi_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
                               uint32_t *out, opipe_error *err);
 /* The handle is being released: ends the turn, so that calls inside return. */

@@ -258,7 +258,8 @@ void opi_request_publish(opi_request *request) {
     return;
   }
   opipe_status status = OPIPE_OK;
-  for (uint32_t n = opi_stream_gap(request); n > 0 && status == OPIPE_OK; --n)
+  for (uint32_t n = opi_stream_gap(request, request->caller->stream); n > 0 && status == OPIPE_OK;
+       --n)
     status = publish_gap(s, request, &why);
   publish_one(s, request);
   if (status < 0) /* without the gap another replica would take the request */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loader/passes/row_model.h"
+#include "partition/program/states.h"
 
 enum { IDS, POSITION, SEQUENCE, TABLE, WANTED, COPIES, INPUTS };
 enum { SEQUENCES_FOR_ACTIVE = 4 };
@@ -20,6 +21,8 @@ typedef struct group {
 
 typedef struct rows {
   opi_session *session;
+  opi_pass_caller caller;
+  uint32_t home; /* the replica that computes the passes */
   const opi_row_model *model;
   const char *names[INPUTS], *output;
   uint32_t ids_dtype, logits_dtype;
@@ -93,6 +96,12 @@ static void fill(const rows *r, const opi_pass_rows *pass, const opi_row_wish *w
   pad(g->data[COPIES], 3 * (uint64_t)pass->n_copies, 3 * dims[COPIES], -1);
 }
 
+static opipe_status call(const rows *r, const opipe_submit_params *params, opi_request **out,
+                         opipe_error *err) {
+  return r->caller.submit == NULL ? opi_session_submit(r->session, params, out, NULL, err)
+                                  : r->caller.submit(r->caller.ctx, params, out, err);
+}
+
 static opipe_status submit(const rows *r, group *g, opipe_error *err) {
   opipe_binding_io io[INPUTS], out;
   int64_t shape[OPIPE_MAX_RANK];
@@ -118,10 +127,11 @@ static opipe_status submit(const rows *r, group *g, opipe_error *err) {
                                       .n_outputs = 1,
                                       .io_stride = sizeof *io,
                                       .inputs = io,
-                                      .outputs = &out};
+                                      .outputs = &out,
+                                      .stream = r->home};
   opipe_status status = OPIPE_PENDING;
   while (status == OPIPE_PENDING) {
-    status = opi_session_submit(r->session, &params, &g->request, NULL, err);
+    status = call(r, &params, &g->request, err);
     if (status == OPIPE_PENDING)
       OPI_TRY(opi_session_wait_room(r->session, UINT64_MAX, err));
   }
@@ -284,8 +294,14 @@ static opipe_status open_rows(rows *r, opi_pass_facts *facts, opipe_error *err) 
   return take_groups(r, facts->row_bytes, err);
 }
 
-opipe_status opi_rows_open(opi_session *session, opi_pass_runner *out_runner,
-                           opi_pass_facts *out_facts, opipe_error *err) {
+uint32_t opi_rows_homes(const opi_session *session) {
+  const opi_setup *s = session->setup;
+  return s->reference ? 1 : opi_states_homes(&s->plan->decided);
+}
+
+opipe_status opi_rows_open(opi_session *session, const opi_pass_caller *caller, uint32_t home,
+                           opi_pass_runner *out_runner, opi_pass_facts *out_facts,
+                           opipe_error *err) {
   const opi_setup *s = session->setup;
   if (s->plan->rows == NULL)
     return opi_fail(err, OPIPE_E_STATE, "the session's plan is not one for generation");
@@ -294,6 +310,8 @@ opipe_status opi_rows_open(opi_session *session, opi_pass_runner *out_runner,
     return opi_fail_nomem(err, sizeof *r, "passes");
   opi_arena_init(&r->arena, s->allocator, 0);
   r->session = session;
+  r->caller = *caller;
+  r->home = home;
   r->model = s->plan->rows;
   *out_facts = (opi_pass_facts){.n_vocab = 0};
   *out_runner = (opi_pass_runner){.ctx = r, .begin = begin, .end = end, .finish = finish};

@@ -10,6 +10,7 @@
 #include "partition/memory/caps.h"
 #include "partition/plan/kernels.h"
 #include "partition/program/batch.h"
+#include "partition/program/states.h"
 #include "runtime/session/agree.h"
 #include "runtime/session/alike.h"
 #include "runtime/session/members.h"
@@ -17,6 +18,9 @@
 static const uint64_t WATCHDOG_NS = UINT64_C(60000000000);
 enum { SHAPES = 8, IN_FLIGHT_MOST = 1 << 20 };
 enum { PLACES_LEAST = 4 };
+/* A pass is in flight until the ranks of all replicas have gone by it: one replica's long pass must
+ * not hold up another's short ones. */
+enum { HOMES_AHEAD = 8 };
 /* If ranks outnumber cores a rank spins only for about as long as it takes to fall asleep and wake
  * up; the transport yields meanwhile. */
 enum { SPIN_US = 50, SPIN_CROWDED_US = 5 };
@@ -86,7 +90,9 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
     s->shapes->n_places = PLACES_LEAST;
   if (s->plan->decided.binding.generation.context != 0) {
     const uint32_t n = opi_generation_classes(&s->plan->decided.binding.generation) + 1;
-    const uint32_t groups = s->plan->decided.binding.generation.groups;
+    const uint32_t n_homes = opi_states_homes(&s->plan->decided);
+    const uint32_t groups = s->plan->decided.binding.generation.groups *
+                            (n_homes == 1 ? 1 : n_homes * HOMES_AHEAD);
     s->shapes->n_places = n > s->shapes->n_places ? n : s->shapes->n_places;
     s->max_in_flight = groups > s->max_in_flight ? groups : s->max_in_flight;
   }

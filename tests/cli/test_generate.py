@@ -215,6 +215,23 @@ def check_refused(count, folder):
         count.that(r.status == USAGE and message in r.err, " ".join(options), r.err)
 
 
+def check_processes(count):
+    """Two processes: process 0 answers; options that mean nothing here."""
+    words = ["generate", model("group_query"), "--ids", ids_text(PROMPT), "--max-tokens", "8", "--context", "64"]
+    one = run(*words, "--stages", "2", "--json")
+    two = run("launch", "-n", "2", "--", *words, "--stages", "2", "--json", "--reference")
+    if count.that(one.status == DONE and two.status == DONE, "two processes", one.err + two.err):
+        out = two.out.replace("[rank 0] ", "")
+        count.that([r["answers"] for r in json.loads(out)["requests"]] == answers(one), "two processes' tokens", out)
+        count.that(json.loads(out)["reference"]["other"] == 0, "two processes' reference", out)
+    bad = run("launch", "-n", "2", "--", "generate", model("group_query"), "--ids", "99", "--context", "64", "--stages", "2")
+    count.that(bad.status == REFUSED and "id 99" in bad.err, "two processes, an id", bad.err)
+    for options, message in ((["--bind", "batch=2"], "--bind: a plan for generation"), (["--pin", "x=1"], "--pin: a plan for"),
+                             (["--no-fuse"], "--no-fuse: a plan for")):
+        r = run(*words, *options)
+        count.that(r.status == USAGE and message in r.err, " ".join(options), r.err)
+
+
 def main():
     need_command()
     count = Checks()
@@ -224,6 +241,7 @@ def main():
         check_folder(count, folder)
         check_plan(count)
         check_refused(count, folder)
+    check_processes(count)
     return count.finish()
 
 

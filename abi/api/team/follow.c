@@ -348,6 +348,14 @@ opipe_status opi_follow_share(const opi_session_object *s, opipe_session_params 
   return OPIPE_OK;
 }
 
+bool opi_follow_is_led(const opi_session_object *s) {
+  return s->meeting.follow != NULL && !s->meeting.follow->leads;
+}
+
+opipe_status opi_follow_check(const opi_session_object *s, const char *call, opipe_error *err) {
+  return opi_follow_is_led(s) ? refuse_follower(s->meeting.follow, call, err) : OPIPE_OK;
+}
+
 void opi_follow_tell_close(const opi_session_object *s) {
   const opi_following *f = s->meeting.follow;
   if (f != NULL && f->leads && s->session != NULL && opi_process_id() == s->pid)

@@ -83,6 +83,11 @@ opipe_status opi_follow_open(opi_session_object *session, const opipe_session_pa
 /* The others take process 0's sizes and flags, so that all evict and refuse alike. Collective. */
 opipe_status opi_follow_share(const opi_session_object *session, opipe_session_params *io_params,
                               opipe_error *err);
+/* Is this another process than 0, whose calls it follows? */
+bool opi_follow_is_led(const opi_session_object *session);
+/* Refuses a call that process 0 alone makes. */
+opipe_status opi_follow_check(const opi_session_object *session, const char *call,
+                              opipe_error *err);
 void opi_follow_tell_close(const opi_session_object *session); /* process 0's close begins */
 void opi_follow_close(opi_session_object *session);            /* after the session's end */
 /* opi_together.follow */

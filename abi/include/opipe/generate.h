@@ -27,11 +27,19 @@
  * Callbacks are called one at a time per session, in the order of positions, on the thread that the
  * session keeps for generation, or (threads=HOST) on one inside session_generate, _drive,
  * sequence_wait or another function of sequences; an end also inside sequence_cancel, _release and
- * session_close. Inside them every function of the table answers OPIPE_E_STATE. They must be
- * short, and must not take a lock that another thread holds while it calls a function of
- * generation. [callback]
+ * session_close. Inside them, on their own session: session_generate, session_generation,
+ * sequence_append (of an idle sequence, as in its on_end), sequence_cancel (the turn ends once the
+ * callback has returned), sequence_info and sequence_ids may be called; what they ask for begins
+ * later. Every other function of the table answers OPIPE_E_STATE. They must be short, and must not
+ * take a lock that another thread holds while it calls a function of generation. [callback]
  *
  * threads=HOST: the host drives every rank (session_drive), which also begins and ends passes.
+ *
+ * With `replicas` in the plan each replica has pages and passes of its own, and a sequence stays on
+ * one: the one that has computed most of its prompt's beginning, else the one with fewest turns.
+ * In a team (session_params.team) process 0 generates, and the others are in session_follow;
+ * OPIPE_SESSION_FOLLOWED, and what it needs, is set by the plan, in all processes. If a process
+ * ends, every turn fails with PEER, or STATE, and a message that names it.
  */
 #ifndef OPIPE_GENERATE_H
 #define OPIPE_GENERATE_H
@@ -121,10 +129,10 @@ typedef struct opipe_sequence_info {
   uint64_t n_accepted; /* of these, ids that were those sampled */
 } opipe_sequence_info;
 
-/* A session's generation, since it was opened. */
+/* A session's generation, since it was opened; with replicas, all of them together. */
 typedef struct opipe_generation_info {
   uint32_t struct_size;
-  uint32_t rows;   /* most of a pass */
+  uint32_t rows;   /* most of a pass, on one replica */
   uint32_t groups; /* most passes in flight */
   uint32_t page;   /* ids per page */
   uint32_t n_pages;

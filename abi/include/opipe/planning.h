@@ -48,7 +48,8 @@ typedef struct opipe_device_choice {
 #if OPIPE_TARGET_MINOR >= 5
 /* A plan for generation: its graphs work on token rows of any number of sequences, whose keys and
  * values lie in pages on the ranks. A session of it computes passes of at most `rows` rows. It has
- * programs for 1, 2, 4 ... `rows` rows, all compiled when it opens. */
+ * programs for 1, 2, 4 ... `rows` rows, all compiled when it opens. With replicas, each has all
+ * that is given here; in a tensor group each member has the pages of its heads. */
 typedef struct opipe_generation_params {
   uint32_t struct_size;
   uint32_t context;   /* most tokens of a sequence, 2 at least */
@@ -141,8 +142,8 @@ typedef struct opipe_plan_params {
   const char *offload;
   uint64_t offload_bytes; /* most host memory that a rank may use for it; 0: no limit */
   /* Makes a plan for generation (decoders); UNSUPPORTED with training, states, micro-batches, token
-   * slices, replicas and tensor groups. The model need not be bound: dimensions of its binding are
-   * not read. NULL: a plan for requests. */
+   * slices and replicas of single stages. The model need not be bound: dimensions of its binding
+   * are not read. NULL: a plan for requests. */
   const opipe_generation_params *generation;
 #endif
 } opipe_plan_params;

@@ -60,7 +60,8 @@ enum {
    *   FOLLOWED      with both: process 0 alone calls, from any thread; the others are in
    *                 session_follow. Followed are session_submit, session_evaluate,
    *                 session_state_open, state_reset, _copy, _close, request_cancel and
-   *                 session_close; process 0's other calls that need all processes are UNSUPPORTED
+   *                 session_close; process 0's other calls that need all processes are UNSUPPORTED.
+   *                 A plan with `generation` sets all three
    */
   OPIPE_SESSION_INPUTS_OF_0 = 256u,
   OPIPE_SESSION_OUTPUTS_TO_0 = 512u,
@@ -125,7 +126,8 @@ typedef struct opipe_session_info {
 
 /* ESTIMATED: the numbers are not exact, because the rank's device cannot be asked from here.
  * TRAVELS (1.5): set by the caller of plan_memory, for sessions with OPIPE_SESSION_INPUTS_OF_0 or
- * _OUTPUTS_TO_0 of a team's plan: with the buffers of values that travel. */
+ * _OUTPUTS_TO_0 of a team's plan: with the buffers of values that travel. Always set for a team's
+ * plan with `generation`, all of whose sessions have both. */
 enum { OPIPE_MEMORY_ESTIMATED = 1u, OPIPE_MEMORY_TRAVELS = 2u };
 
 /* Bytes of one rank. */

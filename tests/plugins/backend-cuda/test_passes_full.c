@@ -108,7 +108,9 @@ static void open_session(rig *r, uint32_t flags) {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .flags = flags};
   OPI_ASSERT_OK_FATAL(r->api->session_open(r->context, r->plan, &params, &r->session, &r->err),
                       &r->err);
-  OPI_ASSERT_OK_FATAL(opi_rows_open(inside(r), &r->runner, &r->facts, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(
+      opi_rows_open(inside(r), &(opi_pass_caller){NULL, NULL}, 0, &r->runner, &r->facts, &r->err),
+      &r->err);
 }
 
 static void close_session(rig *r) {

@@ -14,13 +14,13 @@
 enum { SEQUENCES = 12, CONTEXT = 60 };
 
 typedef struct world {
-  double_runner runner;
+  double_runner runner, other; /* of replicas 0 and 1, if there are two */
   opi_test_memory memory;
   opi_generator *generator;
   opipe_error err;
 } world;
 
-static void open(world *w, const opi_batch_params *batch, bool driven) {
+static void open_homes(world *w, const opi_batch_params *batch, bool driven, uint32_t n_homes) {
   const opi_batch_params usual = {.pool = {.page = 4,
                                            .n_pages = 60,
                                            .n_sequences = SEQUENCES,
@@ -34,18 +34,26 @@ static void open(world *w, const opi_batch_params *batch, bool driven) {
   w->err = (opipe_error)OPIPE_ERROR_INIT;
   opi_test_memory_init(&w->memory);
   double_init(&w->runner, batch == NULL ? &usual : batch);
+  double_init(&w->other, batch == NULL ? &usual : batch);
+  const opi_pass_runner runners[2] = {w->runner.runner, w->other.runner};
   const opi_generator_params params = {.allocator = &w->memory.allocator,
-                                       .runner = w->runner.runner,
+                                       .runners = runners,
+                                       .n_runners = n_homes,
                                        .facts = double_facts(&w->runner),
                                        .driven = driven};
   OPI_ASSERT_OK_FATAL(opi_generator_open(&params, &w->generator, &w->err), &w->err);
 }
 
+static void open(world *w, const opi_batch_params *batch, bool driven) {
+  open_homes(w, batch, driven, 1);
+}
+
 static void close_it(world *w) {
   opi_generator_close(w->generator);
   OPI_ASSERT(opi_test_memory_end(&w->memory));
-  OPI_ASSERT_INT(w->runner.n_wrong, 0);
+  OPI_ASSERT_INT(w->runner.n_wrong + w->other.n_wrong, 0);
   OPI_ASSERT_INT(w->runner.n_begun, w->runner.n_finished);
+  OPI_ASSERT_INT(w->other.n_begun, w->other.n_finished);
 }
 
 /* ---- calls by handle ---- */
@@ -84,7 +92,7 @@ static opipe_status wait_all(opipe_sequence *handle, uint64_t timeout_ns, opipe_
 
 static opipe_sequence_info info_of(opipe_sequence *handle) {
   opipe_sequence_info info = {0};
-  WITH(handle, opi_sequence_describe(s, &info));
+  WITH(handle, (void)opi_sequence_describe(s, &info, NULL));
   return info;
 }
 
@@ -258,19 +266,19 @@ static void ask_once(asker *a, opi_test_random *random) {
 static void *ask(void *arg) {
   asker *a = arg;
   opi_test_random random = {a->index + 1};
-  for (uint32_t i = 0; i < 60; ++i)
+  for (uint32_t i = 0; i < 40; ++i)
     ask_once(a, &random);
   return NULL;
 }
 
-static void test_turns_of_many_threads_are_those_alone(void) {
+static void ask_many(uint32_t n_homes) {
   static world w;
   asker askers[4];
   uint32_t n_turns = 0, n_forks = 0;
   opipe_generation_info info;
   memset(askers, 0, sizeof askers);
-  open(&w, NULL, false);
-  w.runner.pass_ns = 20000;
+  open_homes(&w, NULL, false, n_homes);
+  w.runner.pass_ns = w.other.pass_ns = 20000;
   for (uint32_t i = 0; i < 4; ++i) {
     askers[i].w = &w;
     askers[i].index = i;
@@ -283,12 +291,54 @@ static void test_turns_of_many_threads_are_those_alone(void) {
     n_turns += askers[i].n_turns;
     n_forks += askers[i].n_forks;
   }
-  opi_generator_info(w.generator, &info);
+  OPI_ASSERT_OK(opi_generator_info(w.generator, &info, &w.err), &w.err);
   OPI_ASSERT_INT(info.open, 0);
-  OPI_ASSERT_INT(info.free_pages + info.kept_pages, 60);
+  OPI_ASSERT_INT(info.n_pages, 60 * n_homes);
+  OPI_ASSERT_INT(info.free_pages + info.kept_pages, 60 * n_homes);
+  OPI_ASSERT_INT(info.passes, w.runner.n_begun + w.other.n_begun);
+  OPI_ASSERT((w.other.n_begun > 0) == (n_homes > 1));
   OPI_ASSERT(info.reused > 0 && info.accepted > 0 && info.passes > 0 && info.working_ns > 0);
-  if (n_turns < 200 || n_forks < 10 || w.runner.n_copies == 0)
+  if (n_turns < 130 || n_forks < 7 || w.runner.n_copies == 0)
     OPI_FAIL("%u turns, %u forks, %u copies", n_turns, n_forks, w.runner.n_copies);
+  close_it(&w);
+}
+
+static void test_turns_of_many_threads_are_those_alone(void) {
+  ask_many(1);
+}
+
+static void test_replicas_have_sequences_of_their_own(void) {
+  ask_many(2);
+}
+
+static opipe_sequence *begin_long(world *w, uint32_t first) {
+  uint32_t ids[20];
+  opipe_sequence *handle = NULL;
+  for (uint32_t i = 0; i < 20; ++i)
+    ids[i] = (first + i) % DOUBLE_VOCAB;
+  const opipe_generate_params p = {
+      .struct_size = sizeof p, .n_ids = 20, .ids = ids, .sampling = "max_tokens=2"};
+  OPI_ASSERT_OK_FATAL(opi_sequence_open(w->generator, &p, &handle, &w->err), &w->err);
+  return handle;
+}
+
+/* The replica that knows a prompt's beginning gets it; without one, that with fewer turns. */
+static void test_a_beginning_leads_to_its_replica(void) {
+  static world w;
+  open_homes(&w, NULL, true, 2);
+  w.runner.n_late = w.other.n_late = 3;
+  opipe_sequence *first = begin_long(&w, 1), *second = begin_long(&w, 5);
+  OPI_ASSERT(w.runner.n_begun > 0 && w.other.n_begun > 0);
+  for (uint32_t i = 0; i < 40; ++i)
+    opi_generator_step(w.generator);
+  OPI_ASSERT(info_of(first).end != OPIPE_END_NONE && info_of(second).end != OPIPE_END_NONE);
+  const uint64_t n_begun = w.runner.n_begun;
+  opipe_sequence *again = begin_long(&w, 5);
+  OPI_ASSERT_INT(info_of(again).n_reused, 16);
+  OPI_ASSERT_INT(w.runner.n_begun, n_begun);
+  release(first);
+  release(second);
+  release(again);
   close_it(&w);
 }
 
@@ -320,6 +370,85 @@ static void test_a_host_that_drives_gets_the_same(void) {
   OPI_ASSERT_INT(compare(handle, &expected, t.ids, t.n, 5), 0);
   release(handle);
   close_it(&w);
+}
+
+/* ---- callbacks that ask ---- */
+
+typedef struct asking {
+  world *w;
+  told first, next, other;
+  opipe_sequence *opened;
+  uint32_t n_ends, n_wrong;
+} asking;
+
+static const uint32_t further[3] = {2, 4, 9};
+
+static opipe_generate_params short_turn(void *ctx, const uint32_t *ids, uint32_t n_ids) {
+  return (opipe_generate_params){.struct_size = sizeof(opipe_generate_params),
+                                 .n_ids = n_ids,
+                                 .ids = ids,
+                                 .sampling = "max_tokens=4",
+                                 .ctx = ctx,
+                                 .on_token = on_token,
+                                 .on_end = on_end};
+}
+
+static opipe_status ask_in_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
+                                 opipe_error *err) {
+  asking *a = ctx;
+  const opipe_generate_params p = short_turn(&a->next, further, 3);
+  opipe_error own = OPIPE_ERROR_INIT;
+  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &own) != OPIPE_E_STATE);
+  a->n_wrong += info_of(sequence).state == OPIPE_SEQUENCE_WAITING;
+  return on_token(&a->first, sequence, token, err);
+}
+
+/* The first turn's end begins another of the sequence, and opens a sequence. */
+static void ask_in_end(void *ctx, opipe_sequence *sequence, uint32_t reason,
+                       const opipe_error *why) {
+  asking *a = ctx;
+  opipe_error err = OPIPE_ERROR_INIT;
+  const opipe_generate_params p = short_turn(&a->next, further, 3),
+                              q = short_turn(&a->other, further, 3);
+  on_end(&a->first, sequence, reason, why);
+  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &err) != OPIPE_OK);
+  a->n_wrong += opi_sequence_open(a->w->generator, &q, &a->opened, &err) != OPIPE_OK;
+}
+
+static void ask_inside(bool driven) {
+  static world w;
+  asking a = {.w = &w, .first.next = 5, .next.next = 12, .other.next = 3};
+  alone expected = {.ids = {1, 1, 2, 3, 4}, .n = 5}, other = {.ids = {2, 4, 9}, .n = 3};
+  opi_sampling how = opi_sampling_default;
+  opipe_sequence *handle = NULL;
+  how.max_tokens = 4;
+  open(&w, NULL, driven);
+  opipe_generate_params p = short_turn(&a, expected.ids, 5);
+  p.on_token = ask_in_token;
+  p.on_end = ask_in_end;
+  OPI_ASSERT_OK_FATAL(opi_sequence_open(w.generator, &p, &handle, &w.err), &w.err);
+  for (uint32_t i = 0; driven && i < 200; ++i)
+    opi_generator_step(w.generator);
+  (void)wait_all(handle, UINT64_MAX, &w.err); /* of the first turn, or of both */
+  (void)wait_all(handle, UINT64_MAX, &w.err);
+  (void)wait_all(a.opened, UINT64_MAX, &w.err);
+  run_alone(&how, 0, &expected);
+  OPI_ASSERT(memcmp(a.first.ids, expected.ids + 5, a.first.n * sizeof(uint32_t)) == 0);
+  OPI_ASSERT(a.first.n == 4 && a.first.n_ends == 1 && a.n_wrong == 0);
+  memcpy(expected.ids + expected.n, further, sizeof further);
+  expected.n += 3;
+  run_alone(&how, 0, &expected);
+  OPI_ASSERT_INT(compare(handle, &expected, a.next.ids, a.next.n, 12), 0);
+  run_alone(&how, 0, &other);
+  OPI_ASSERT_INT(compare(a.opened, &other, a.other.ids, a.other.n, 3), 0);
+  release(handle);
+  release(a.opened);
+  close_it(&w);
+}
+
+static void test_callbacks_begin_turns(void) {
+  ask_inside(true);
+  ask_inside(false);
 }
 
 /* ---- ends ---- */
@@ -510,7 +639,7 @@ static void test_memory_is_that_of_the_opening(void) {
   uint64_t n_bytes = 0;
   opipe_sequence *handle = NULL;
   open(&w, NULL, true);
-  const opi_generator_params params = {.facts = double_facts(&w.runner)};
+  const opi_generator_params params = {.n_runners = 1, .facts = double_facts(&w.runner)};
   OPI_ASSERT_OK(opi_generator_bytes(&params, &n_bytes, &w.err), &w.err);
   OPI_ASSERT_INT(w.memory.peak_bytes, n_bytes);
   const opipe_generate_params p = {.struct_size = sizeof p, .n_ids = 3, .ids = ids};
@@ -524,7 +653,9 @@ static void test_memory_is_that_of_the_opening(void) {
 }
 
 OPI_TEST_MAIN("engine", OPI_TEST(test_turns_of_many_threads_are_those_alone),
-              OPI_TEST(test_a_host_that_drives_gets_the_same),
+              OPI_TEST(test_replicas_have_sequences_of_their_own),
+              OPI_TEST(test_a_beginning_leads_to_its_replica),
+              OPI_TEST(test_a_host_that_drives_gets_the_same), OPI_TEST(test_callbacks_begin_turns),
               OPI_TEST(test_ends_have_their_reason_and_touch_nobody_else),
               OPI_TEST(test_answers_are_branches), OPI_TEST(test_a_close_ends_everything),
               OPI_TEST(test_memory_is_that_of_the_opening))

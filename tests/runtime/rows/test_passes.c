@@ -32,7 +32,12 @@ typedef struct rig {
 typedef struct way {
   const char *model, *transport;
   uint32_t stages, groups, page, slice, context;
+  uint32_t width; /* of tensor groups; 0: none */
 } way;
+
+static uint32_t ranks_of(const way *w) {
+  return w->stages * (w->width == 0 ? 1 : w->width);
+}
 
 typedef struct sequence {
   int64_t ids[CONTEXT];
@@ -91,9 +96,10 @@ static opipe_status make_plan(rig *r, const way *w, uint64_t memory_bytes, uint6
   const opipe_plan_params params = {.struct_size = (uint32_t)sizeof params,
                                     .n_stages = w->stages,
                                     .devices = devices,
-                                    .n_devices = w->stages,
+                                    .n_devices = ranks_of(w),
                                     .devices_stride = sizeof each,
                                     .transport = w->transport,
+                                    .tensor = w->width,
                                     .generation = &generation};
   r->api->plan_destroy(r->plan);
   r->plan = NULL;
@@ -114,7 +120,9 @@ static void open_session(rig *r, uint32_t flags) {
       .struct_size = (uint32_t)OPIPE_END(opipe_session_params, max_shapes), .flags = flags};
   OPI_ASSERT_OK_FATAL(r->api->session_open(r->context, r->plan, &params, &r->session, &r->err),
                       &r->err);
-  OPI_ASSERT_OK_FATAL(opi_rows_open(inside(r), &r->runner, &r->facts, &r->err), &r->err);
+  OPI_ASSERT_OK_FATAL(
+      opi_rows_open(inside(r), &(opi_pass_caller){NULL, NULL}, 0, &r->runner, &r->facts, &r->err),
+      &r->err);
 }
 
 static void close_session(rig *r) {
@@ -124,11 +132,11 @@ static void close_session(rig *r) {
 
 /* ---- bytes ---- */
 
-static void check_bytes(rig *r, uint32_t stages) {
+static void check_bytes(rig *r, uint32_t n_ranks) {
   opi_entry in;
   OPI_ASSERT_OK_FATAL(opi_handle_enter(r->plan, OPI_HANDLE_PLAN, "test", &in, &r->err), &r->err);
   const opi_memory *memory = ((opi_plan_object *)in.object)->plan->predicted.memory;
-  for (uint32_t rank = 0; rank < stages; ++rank) {
+  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
     const opi_memory *m = &memory[rank];
     opipe_memory_info info = {.struct_size = (uint32_t)sizeof info};
     OPI_ASSERT_OK_FATAL(r->api->session_memory(r->session, rank, &info, &r->err), &r->err);
@@ -142,7 +150,7 @@ static void check_bytes(rig *r, uint32_t stages) {
         m->params_bytes, m->activation_bytes, m->workspace_bytes, m->boundary_bytes, m->state_bytes,
         m->total_bytes, info.params_bytes, info.activation_bytes, info.workspace_bytes,
         info.boundary_bytes, info.state_bytes, info.total_bytes);
-    OPI_ASSERT(m->state_bytes != 0 || stages > 1);
+    OPI_ASSERT(m->state_bytes != 0 || n_ranks > 1);
   }
   opi_handle_leave(&in);
 }
@@ -302,18 +310,19 @@ static void try_way(const way *w) {
   open_session(&r, 0);
   const uint64_t n_shapes = shapes_compiled(&r);
   OPI_ASSERT_INT(n_shapes, 7); /* 1, 2, 4, 8, 16, 32, 64 rows */
-  check_bytes(&r, w->stages);
+  check_bytes(&r, ranks_of(w));
   check_shared(&r);
   run_mix(&r, w, SEQUENCES);
-  check_bytes(&r, w->stages);
+  check_bytes(&r, ranks_of(w));
   OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
   for (uint32_t s = 0; s < SEQUENCES; ++s) {
     (void)opi_test_check(
         memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0, __FILE__,
         __LINE__, false,
-        "%s: %u stages, %u groups, pages of %u, slices of %u, %s: sequence %u "
-        "has other bits than alone",
-        w->model, w->stages, w->groups, w->page, w->slice, w->transport, s);
+        "%s: %u stages, width %u, %u groups, pages of %u, slices of %u, %s: sequence %u has other "
+        "bits "
+        "than alone",
+        w->model, w->stages, w->width, w->groups, w->page, w->slice, w->transport, s);
   }
   close_session(&r);
   close_model(&r);
@@ -324,6 +333,7 @@ static void test_bits(void) {
       {"llama_8block", "local", 1, 1, 64, 7, 72},      {"llama_8block", "local", 2, 3, 128, 1, 72},
       {"rows/group_query", "local", 4, 4, 64, 64, 70}, {"gpt_past", "emulated", 3, 2, 64, 7, 24},
       {"gpt_8block", "strict", 4, 2, 128, 7, 24},      {"rows/alibi", "local", 2, 4, 64, 1, 70},
+      {"llama_8block", "strict", 2, 2, 64, 7, 72, 2},  {"rows/alibi", "local", 1, 2, 64, 64, 70, 2},
   };
   for (size_t i = 0; i < OPI_COUNT(ways); ++i)
     try_way(&ways[i]);
@@ -391,7 +401,7 @@ static void test_file(void) {
   r.plan = read;
   run_alone(&r, &w);
   open_session(&r, 0);
-  check_bytes(&r, w.stages);
+  check_bytes(&r, ranks_of(&w));
   run_mix(&r, &w, SEQUENCES);
   for (uint32_t s = 0; s < SEQUENCES; ++s)
     OPI_ASSERT(memcmp(alone[s], sequences[s].found, lengths[s] * (size_t)r.facts.row_bytes) == 0);
@@ -435,7 +445,7 @@ static void test_caps(void) {
   const uint32_t n = plan_of(&r)->decided.binding.generation.n_pages;
   OPI_ASSERT(n >= 5 && n < 12 && plan_of(&r)->predicted.pages_rank < 2);
   open_session(&r, 0);
-  check_bytes(&r, w.stages);
+  check_bytes(&r, ranks_of(&w));
   close_session(&r);
   OPI_ASSERT_OK(make_plan(&r, &w, most + 3 * page, n * 64), &r.err);
   OPI_ASSERT(make_plan(&r, &w, most + 3 * page, (n + 1) * 64) == OPIPE_E_LIMIT);
