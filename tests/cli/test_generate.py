@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 
-from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+from command import DATA, DONE, REFUSED, USAGE, Count, genai_double, need_command, run
 
 ROWS = os.path.join(DATA, "rows")
 FORMS = ("grown", "combined", "group_query", "multi_head", "attention", "tensor_scatter", "scatter_nd", "alibi", "window")
@@ -135,6 +135,11 @@ def check_folder(count, folder):
         count.that(one["end"] in ("context", "stop") and 23 not in one["ids"], "a folder's stop", r.out)
     r = run("generate", place, "--prompt", "a text")
     count.that(r.status == REFUSED and "tokenizer" in r.err, "a text without a tokenizer", r.err)
+    os.environ["ONNX_PIPE_GENAI"] = os.environ["ORT_LIB_PATH"] = genai_double(folder)
+    texts = [run("generate", place, *how, "--max-tokens", "9", "--json") for how in (("--prompt", "\3\1\4"), ("--ids", "3,1,4"))]
+    found = [answers(text)[0][0]["ids"] if text.status == DONE else text.err for text in texts]
+    count.that(found[0] == found[1] and len(found[0]) == 9, "a text by a tokenizer", str(found))
+    del os.environ["ONNX_PIPE_GENAI"], os.environ["ORT_LIB_PATH"]
     os.remove(os.path.join(place, "genai_config.json"))
     r = run("generate", place, "--ids", "1")
     count.that(r.status == USAGE and "has no genai_config.json" in r.err, "a folder without a config", r.err)
