@@ -162,7 +162,7 @@ class Tokenizer:
         return made
 
     def text(self, name, *arguments):
-        """Of a function whose text is the caller's."""
+        """A text that a function gives to its caller."""
         made = self.make(name, *arguments)
         try:
             return c.string_at(made).decode(errors="replace")
