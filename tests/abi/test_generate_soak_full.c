@@ -273,9 +273,9 @@ static uint32_t count_threads(void) {
 
 static opipe_generation_info settled(host_kit *k) {
   opipe_generation_info info = opipe_generation_info_init();
-  do
+  do { /* passes of sequences that were let go of */
     OPI_ASSERT_OK_FATAL(k->api->session_generation(k->session, &info, &k->err), &k->err);
-  while (info.in_flight > 0); /* of sequences that were let go of */
+  } while (info.in_flight > 0);
   return info;
 }
 
