@@ -8,7 +8,7 @@
 #include "generate.h"
 #include "values.h"
 
-enum { ASK_MOST = 1 << 20, ANSWERS_MOST = 1024 };
+enum { ASK_MOST = 1 << 20, ANSWERS_MOST = 1024, SECONDS_MOST = 1000000000 };
 
 void cli_asks_free(cli_asks *asks) {
   for (uint32_t i = 0; i < asks->n; ++i) {
@@ -211,8 +211,9 @@ static int take_members(json_t *object, const char *where, cli_ask *a) {
     return cli_fail("%s: \"%s\" must be %s", where, ids != NULL ? "ids" : "prompt",
                     ids != NULL ? "a list of ids" : "a text");
   }
-  if (at != NULL && (!json_is_number(at) || json_number_value(at) < 0))
-    return cli_fail("%s: \"at\" must be seconds from 0 on", where);
+  if (at != NULL && (!json_is_number(at) || !(json_number_value(at) >= 0) ||
+                     json_number_value(at) > SECONDS_MOST))
+    return cli_fail("%s: \"at\" must be seconds, from 0 to %d", where, SECONDS_MOST);
   if (salt != NULL && (!json_is_integer(salt) || json_integer_value(salt) < 0))
     return cli_fail("%s: \"salt\" must be an integer from 0 on", where);
   a->at = at == NULL ? 0 : json_number_value(at);

@@ -41,6 +41,13 @@ int tri_type_of(uint32_t dtype, const char **out_name);
 
 /* ---- config.c, model.c ---- */
 
+/* Parameters of a model. */
+typedef struct model_settings {
+  host_settings common;
+  uint32_t n_context; /* "context": it generates; 0: it does not */
+  uint32_t n_active, n_token_rows;
+} model_settings;
+
 /* As --backend-config=onnxpipe,KEY=VALUE says. */
 typedef struct backend {
   host_pool memory;
@@ -56,20 +63,23 @@ typedef struct port {
   const int64_t *shape; /* [rank], -1: free; the model's */
   uint32_t dtype, rank;
   int type; /* the server's */
+  const char *type_name;
+  bool optional;
 } port;
 
 /* One model of a repository. */
 typedef struct served {
   backend *owner;
   host_pool memory;
-  host_settings set;
+  model_settings set;
   host_maker maker;
   const char *name;
   opipe_model *model;
   opipe_plan *plan; /* NULL: a session's first request makes it */
   port *inputs, *outputs;
   uint32_t n_inputs, n_outputs;
-  uint32_t n_rows; /* max_batch_size; 0: requests are not joined */
+  uint32_t n_rows;   /* max_batch_size; 0: requests are not joined */
+  bool is_decoupled; /* a request may have many responses */
 } served;
 
 /* Settings of the server's command line. */
@@ -88,6 +98,7 @@ bool model_has_batch(const served *s);
 /* ---- instance.c, batch.c ---- */
 
 typedef struct batch batch;
+typedef struct talk talk; /* generate.c */
 
 typedef struct instance {
   tri_instance *handle;
@@ -97,6 +108,9 @@ typedef struct instance {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   batch *flying, *landed; /* lists, the oldest first */
+  talk *talks;            /* of a model that generates, the oldest first */
+  uint64_t n_ended;       /* of these */
+  pthread_cond_t room;    /* one has ended */
   bool stop;
   pthread_t thread; /* it answers */
 } instance;
@@ -128,7 +142,21 @@ struct batch {
   uint64_t start_ns, compute_start_ns, compute_end_ns;
 };
 
+/* An input as the server describes it. */
+typedef struct seen_input {
+  tri_input *input;
+  const int64_t *shape; /* the server's */
+  uint32_t rank, n_buffers;
+  uint64_t n_bytes;
+} seen_input;
+
 uint64_t now_ns(void);
+/* Checks an input of a request against its port. */
+tri_error *input_see(const port *p, tri_request *request, seen_input *out);
+/* All buffers of an input, one after the other, to `to`. */
+tri_error *input_copy(const port *p, const seen_input *in, char *to);
+/* Answers a request with `error`, which it takes, and ends it. */
+void batch_refuse(instance *i, tri_request *request, tri_error *error, uint64_t start_ns);
 /* The instance's requests: owned from here on, and answered whatever happens. */
 void batch_take(instance *i, tri_request **requests, uint32_t n, uint64_t start_ns);
 /* The batch is neither in flight nor landed any more: sends the answers, ends the requests and the
@@ -136,6 +164,21 @@ void batch_take(instance *i, tri_request **requests, uint32_t n, uint64_t start_
 void batch_answer(batch *b);
 /* Asks the server whether all of it are cancelled, and then cancels it. */
 void batch_look(batch *b);
+
+/* Under the lock, on the instance's thread: sleeps until something has changed; looks: at most for
+ * the time between two looks at clients. true: that time has passed. */
+bool instance_sleep(instance *i, bool looks);
+
+/* ---- generate.c: models that generate ---- */
+
+/* Plans it. */
+tri_error *generate_open(served *s);
+/* The inputs and outputs that it has for the server. */
+tri_error *generate_ports(served *s);
+/* A request: owned from here on, and answered whatever happens. Waits while too many are open. */
+void generate_take(instance *i, tri_request *request, uint64_t start_ns);
+/* The instance's thread, under its lock: until it is to stop and all have ended. */
+void generate_run(instance *i);
 
 tri_error *instance_open(tri_instance *handle, const served *s, instance **out);
 void instance_close(instance *i); /* waits for what is in flight; accepts NULL */

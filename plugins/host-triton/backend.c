@@ -121,6 +121,9 @@ tri_error *TRITONBACKEND_ModelInstanceExecute(tri_instance *handle, tri_request 
   void *i = NULL;
   const uint64_t start_ns = now_ns();
   TRI_TRY(tri.ModelInstanceState(handle, &i));
-  batch_take(i, requests, n, start_ns);
+  if (((const instance *)i)->s->set.n_context == 0)
+    batch_take(i, requests, n, start_ns);
+  for (uint32_t k = 0; k < n && ((const instance *)i)->s->set.n_context > 0; ++k)
+    generate_take(i, requests[k], start_ns);
   return NULL;
 }

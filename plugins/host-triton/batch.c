@@ -9,21 +9,13 @@
 
 #include "adapter.h"
 
-/* An input as the server describes it. */
-typedef struct seen {
-  tri_input *input;
-  const int64_t *shape; /* the server's */
-  uint32_t rank, n_buffers;
-  uint64_t n_bytes;
-} seen;
-
 /* ---- one request ---- */
 
 static tri_error *cancelled(void) {
   return tri_fail(TRI_ERROR_CANCELLED, "onnx-pipe: the request was cancelled");
 }
 
-static tri_error *see_input(const port *p, tri_request *request, seen *out) {
+tri_error *input_see(const port *p, tri_request *request, seen_input *out) {
   int type = 0;
   uint64_t n_bytes = 0;
   TRI_TRY(tri.RequestInput(request, p->name, &out->input));
@@ -47,14 +39,14 @@ static tri_error *see_input(const port *p, tri_request *request, seen *out) {
 }
 
 /* Inputs [n_inputs] and rows of a request. */
-static tri_error *see(const served *s, tri_request *request, seen *in, int64_t *out_rows) {
+static tri_error *see(const served *s, tri_request *request, seen_input *in, int64_t *out_rows) {
   bool is_cancelled = false;
   TRI_TRY(tri.RequestIsCancelled(request, &is_cancelled));
   if (is_cancelled)
     return cancelled();
   *out_rows = 0;
   for (uint32_t i = 0; i < s->n_inputs; ++i) {
-    TRI_TRY(see_input(&s->inputs[i], request, &in[i]));
+    TRI_TRY(input_see(&s->inputs[i], request, &in[i]));
     if (s->n_rows == 0)
       continue;
     if (i > 0 && in[i].shape[0] != *out_rows) {
@@ -68,7 +60,7 @@ static tri_error *see(const served *s, tri_request *request, seen *in, int64_t *
 }
 
 /* But for the rows. */
-static bool is_alike(const served *s, const seen *a, const seen *b) {
+static bool is_alike(const served *s, const seen_input *a, const seen_input *b) {
   for (uint32_t i = 0; s->n_rows != 0 && i < s->n_inputs; ++i) {
     if (memcmp(a[i].shape + 1, b[i].shape + 1, (a[i].rank - 1) * sizeof *a[i].shape) != 0)
       return false;
@@ -93,7 +85,7 @@ static void end_ask(const batch *b, ask *a, uint64_t end_ns) {
   tri_drop(tri.RequestRelease(a->request, TRI_RELEASE_ALL), "RequestRelease");
 }
 
-static void refuse(instance *i, tri_request *request, tri_error *error, uint64_t start_ns) {
+void batch_refuse(instance *i, tri_request *request, tri_error *error, uint64_t start_ns) {
   const uint64_t end_ns = now_ns();
   const batch none = {
       .owner = i, .start_ns = start_ns, .compute_start_ns = end_ns, .compute_end_ns = end_ns};
@@ -249,7 +241,7 @@ static void on_done(void *ctx, opipe_request *request, opipe_status status) {
   drop_hold(b);
 }
 
-static tri_error *get_buffer(const port *p, const seen *in, uint32_t k, const void **out,
+static tri_error *get_buffer(const port *p, const seen_input *in, uint32_t k, const void **out,
                              uint64_t *out_bytes) {
   int memory = TRI_MEMORY_CPU;
   int64_t memory_id = 0;
@@ -259,8 +251,7 @@ static tri_error *get_buffer(const port *p, const seen *in, uint32_t k, const vo
              : tri_fail(TRI_ERROR_UNSUPPORTED, "onnx-pipe: input '%s' is in GPU memory", p->name);
 }
 
-/* All buffers of an input, one after the other, to `to`. */
-static tri_error *copy_input(const port *p, const seen *in, char *to) {
+tri_error *input_copy(const port *p, const seen_input *in, char *to) {
   uint64_t done = 0;
   for (uint32_t k = 0; k < in->n_buffers; ++k) {
     const void *data = NULL;
@@ -278,7 +269,7 @@ static tri_error *copy_input(const port *p, const seen *in, char *to) {
 }
 
 /* in [n][n_inputs]. A single request's input that lies in one piece is read there. */
-static tri_error *fill_input(batch *b, uint32_t i, const seen *in) {
+static tri_error *fill_input(batch *b, uint32_t i, const seen_input *in) {
   const port *p = &b->owner->s->inputs[i];
   const opipe_dtype_row *row = opipe_dtype_row_of(p->dtype);
   const uint32_t n_inputs = b->owner->s->n_inputs;
@@ -300,7 +291,7 @@ static tri_error *fill_input(batch *b, uint32_t i, const seen *in) {
     if (room == NULL)
       return tri_no_memory();
     for (uint32_t k = 0; k < b->n; done += in[k++ * n_inputs + i].n_bytes)
-      TRI_TRY(copy_input(p, &in[k * n_inputs + i], room + done));
+      TRI_TRY(input_copy(p, &in[k * n_inputs + i], room + done));
     data = room;
   }
   b->io[i] = (opipe_binding_io){.name = p->name,
@@ -328,7 +319,7 @@ static tri_error *fill_ask(batch *b, ask *a) {
   return NULL;
 }
 
-static tri_error *fill_batch(batch *b, const seen *in) {
+static tri_error *fill_batch(batch *b, const seen_input *in) {
   const served *s = b->owner->s;
   opipe_error err = OPIPE_ERROR_INIT;
   b->io = host_pool_take(&b->memory, (s->n_inputs + 1) * sizeof *b->io);
@@ -370,13 +361,13 @@ static void submit(batch *b) {
 }
 
 /* n requests that are alike: in [n][n_inputs], rows [n]. */
-static void start(instance *i, tri_request **requests, uint32_t n, const seen *in,
+static void start(instance *i, tri_request **requests, uint32_t n, const seen_input *in,
                   const int64_t *rows, uint64_t start_ns) {
   batch *b = host_take(sizeof *b);
   ask *asks = b == NULL ? NULL : host_pool_take(&b->memory, n * sizeof *asks);
   if (asks == NULL) {
     for (uint32_t k = 0; k < n; ++k)
-      refuse(i, requests[k], tri_no_memory(), start_ns);
+      batch_refuse(i, requests[k], tri_no_memory(), start_ns);
     host_give(b);
     return;
   }
@@ -399,7 +390,7 @@ static void start(instance *i, tri_request **requests, uint32_t n, const seen *i
 void batch_take(instance *i, tri_request **requests, uint32_t n, uint64_t start_ns) {
   const uint32_t n_inputs = i->s->n_inputs;
   host_pool memory = {NULL};
-  seen *in = host_pool_take(&memory, ((size_t)n * n_inputs + 1) * sizeof *in);
+  seen_input *in = host_pool_take(&memory, ((size_t)n * n_inputs + 1) * sizeof *in);
   int64_t *rows = host_pool_take(&memory, (n + 1) * sizeof *rows);
   tri_error **errors = host_pool_take(&memory, (n + 1) * sizeof *errors);
   const bool has = in != NULL && rows != NULL && errors != NULL;
@@ -409,13 +400,13 @@ void batch_take(instance *i, tri_request **requests, uint32_t n, uint64_t start_
     if (has)
       errors[k] = error;
     if (error != NULL)
-      refuse(i, requests[k], error, start_ns);
+      batch_refuse(i, requests[k], error, start_ns);
   }
   for (uint32_t k = 0, to = 0; has && k < n; k = to) {
     to = k + 1;
     if (errors[k] != NULL) /* answered above */
       continue;
-    const seen *first = in + (size_t)k * n_inputs;
+    const seen_input *first = in + (size_t)k * n_inputs;
     while (to < n && errors[to] == NULL && is_alike(i->s, first, in + (size_t)to * n_inputs))
       ++to;
     start(i, requests + k, to - k, first, rows + k, start_ns);

@@ -28,10 +28,11 @@ static const host_option backend_options[] = {
     {"cores", HOST_NUMBER, offsetof(backend, cores), NULL, NULL},
     {"default-max-batch-size", HOST_NUMBER, offsetof(backend, n_rows_by_itself), NULL, NULL}};
 
-typedef struct model_settings {
-  host_settings common;
-} model_settings;
-static const host_option model_options[] = {HOST_OPTIONS(model_settings, common)};
+static const host_option model_options[] = {
+    HOST_OPTIONS(model_settings, common),
+    {"context", HOST_NUMBER, offsetof(model_settings, n_context), NULL, NULL},
+    {"active", HOST_NUMBER, offsetof(model_settings, n_active), NULL, NULL},
+    {"rows", HOST_NUMBER, offsetof(model_settings, n_token_rows), NULL, NULL}};
 
 /* NOTFOUND: neither ours nor an error. */
 static tri_error *set_one(const host_option *options, size_t n, void *to, host_pool *p,
@@ -115,13 +116,15 @@ tri_error *config_read_model(tri_model *handle, served *s, const char **out_path
 
 /* {"name", "data_type", "dims"}; the server wants a dimension where the model has none. */
 static json_t *describe(const port *p, bool batched) {
-  const char *type = NULL;
   char text[32];
   json_t *dims = json_array();
-  (void)tri_type_of(p->dtype, &type);
-  (void)snprintf(text, sizeof text, "TYPE_%s", type);
+  (void)snprintf(text, sizeof text, "TYPE_%s", p->type_name);
   for (uint32_t d = batched ? 1 : 0; d < p->rank; ++d)
     (void)json_array_append_new(dims, json_integer(p->shape[d]));
+  if (p->optional) {
+    return json_pack("{s:s, s:s, s:o, s:b}", "name", p->name, "data_type", text, "dims", dims,
+                     "optional", 1);
+  }
   if (json_array_size(dims) > 0)
     return json_pack("{s:s, s:s, s:o}", "name", p->name, "data_type", text, "dims", dims);
   return json_pack("{s:s, s:s, s:[i], s:{s:o}}", "name", p->name, "data_type", text, "dims", 1,
@@ -142,7 +145,7 @@ static bool complete(json_t *config, const char *key, const port *ports, uint32_
 static tri_error *check_one(const json_t *entry, const char *what, const port *ports, uint32_t n,
                             bool batched, bool *seen) {
   const char *name = json_string_value(json_object_get(entry, "name"));
-  const char *type = json_string_value(json_object_get(entry, "data_type")), *own = NULL;
+  const char *type = json_string_value(json_object_get(entry, "data_type"));
   const size_t rank = json_array_size(json_object_get(entry, "dims")) + (batched ? 1 : 0);
   uint32_t i = 0;
   while (name != NULL && i < n && strcmp(ports[i].name, name) != 0)
@@ -153,12 +156,11 @@ static tri_error *check_one(const json_t *entry, const char *what, const port *p
                     name == NULL ? "" : name);
   }
   seen[i] = true;
-  (void)tri_type_of(ports[i].dtype, &own);
-  if (type == NULL || strncmp(type, "TYPE_", 5) != 0 || strcmp(type + 5, own) != 0) {
+  if (type == NULL || strncmp(type, "TYPE_", 5) != 0 || strcmp(type + 5, ports[i].type_name) != 0) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
                     "onnx-pipe: %s '%s' is TYPE_%s in the model, %s in the "
                     "configuration",
-                    what, name, own, type == NULL ? "nothing" : type);
+                    what, name, ports[i].type_name, type == NULL ? "nothing" : type);
   }
   if (rank != ports[i].rank && json_object_get(entry, "reshape") == NULL) {
     return tri_fail(TRI_ERROR_INVALID_ARG,
@@ -186,7 +188,7 @@ static tri_error *check(const json_t *config, const char *key, served *s, bool b
   for (size_t i = 0; i < json_array_size(list); ++i)
     TRI_TRY(check_one(json_array_get(list, i), key, ports, n, batched, seen));
   for (uint32_t i = 0; in && i < n; ++i) {
-    if (!seen[i]) {
+    if (!seen[i] && !ports[i].optional) {
       return tri_fail(TRI_ERROR_INVALID_ARG,
                       "onnx-pipe: the configuration lacks input '%s' of the model", ports[i].name);
     }
@@ -219,6 +221,24 @@ static void complete_batches(const served *s, json_t *config, json_int_t *io_row
     (void)json_object_set_new(config, "dynamic_batching", json_object());
 }
 
+/* A model that generates: prompts are not joined; responses come one by one unless the user says
+ * otherwise. */
+static tri_error *complete_generation(served *s, json_t *config, bool wanted, json_int_t rows) {
+  const json_t *policy = json_object_get(config, "model_transaction_policy");
+  const bool decouples = wanted && policy == NULL;
+  if (rows > 0) {
+    return tri_fail(TRI_ERROR_INVALID_ARG,
+                    "onnx-pipe: model '%s' generates, but max_batch_size is %lld: give 0", s->name,
+                    (long long)rows);
+  }
+  if (decouples) {
+    (void)json_object_set_new(config, "model_transaction_policy",
+                              json_pack("{s:b}", "decoupled", 1));
+  }
+  s->is_decoupled = decouples || json_is_true(json_object_get(policy, "decoupled"));
+  return NULL;
+}
+
 tri_error *config_complete(tri_model *handle, served *s) {
   json_t *config = NULL;
   bool wanted = false;
@@ -226,12 +246,16 @@ tri_error *config_complete(tri_model *handle, served *s) {
   TRI_TRY(read_config(handle, &config));
   json_int_t rows = json_integer_value(json_object_get(config, "max_batch_size"));
   bool changed = false;
-  if (wanted) {
-    complete_batches(s, config, &rows);
-    changed = complete(config, "input", s->inputs, s->n_inputs, rows > 0);
+  tri_error *error = s->set.n_context > 0 ? complete_generation(s, config, wanted, rows) : NULL;
+  if (wanted && error == NULL) {
+    if (s->set.n_context == 0)
+      complete_batches(s, config, &rows);
+    changed = s->is_decoupled;
+    changed = complete(config, "input", s->inputs, s->n_inputs, rows > 0) || changed;
     changed = complete(config, "output", s->outputs, s->n_outputs, rows > 0) || changed;
   }
-  tri_error *error = check(config, "input", s, rows > 0);
+  if (error == NULL)
+    error = check(config, "input", s, rows > 0);
   if (error == NULL)
     error = check(config, "output", s, rows > 0);
   if (error == NULL && changed)

@@ -65,10 +65,22 @@ static void look_around(instance *i) {
   }
 }
 
+bool instance_sleep(instance *i, bool looks) {
+  const uint64_t at = now_ns() + LOOK_NS;
+  const struct timespec until = {(time_t)(at / UINT64_C(1000000000)),
+                                 (long)(at % UINT64_C(1000000000))};
+  if (looks)
+    return pthread_cond_timedwait(&i->changed, &i->lock, &until) != 0;
+  (void)pthread_cond_wait(&i->changed, &i->lock);
+  return false;
+}
+
 static void *answer(void *arg) {
   instance *i = arg;
   opipe_thread_enter("onnxpipe-answer");
   (void)pthread_mutex_lock(&i->lock);
+  if (i->s->set.n_context > 0)
+    generate_run(i);
   while (!i->stop || i->flying != NULL || i->landed != NULL) {
     batch *b = i->landed;
     if (b != NULL) {
@@ -76,14 +88,8 @@ static void *answer(void *arg) {
       (void)pthread_mutex_unlock(&i->lock);
       batch_answer(b);
       (void)pthread_mutex_lock(&i->lock);
-    } else if (i->flying == NULL) {
-      (void)pthread_cond_wait(&i->changed, &i->lock);
-    } else {
-      const uint64_t at = now_ns() + LOOK_NS;
-      const struct timespec until = {(time_t)(at / UINT64_C(1000000000)),
-                                     (long)(at % UINT64_C(1000000000))};
-      if (pthread_cond_timedwait(&i->changed, &i->lock, &until) != 0)
-        look_around(i);
+    } else if (instance_sleep(i, i->flying != NULL)) {
+      look_around(i);
     }
   }
   (void)pthread_mutex_unlock(&i->lock);
@@ -111,6 +117,7 @@ tri_error *instance_open(tri_instance *handle, const served *s, instance **out) 
   (void)pthread_condattr_init(&clock);
   (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
   (void)pthread_cond_init(&i->changed, &clock);
+  (void)pthread_cond_init(&i->room, NULL);
   (void)pthread_condattr_destroy(&clock);
   if (opipe_thread_create(&i->thread, NULL, answer, i) != 0) {
     host_close(&s->maker, session);
@@ -132,9 +139,10 @@ void instance_close(instance *i) {
   (void)pthread_join(i->thread, NULL);
   opipe_session *session = atomic_load(&i->late.session);
   if (host_write_trace(&i->s->maker, i->s->model, session, &err) < 0)
-    tri_log(TRI_LOG_WARN, "onnx-pipe: no trace in %s: %s", i->s->set.trace, err.message);
+    tri_log(TRI_LOG_WARN, "onnx-pipe: no trace in %s: %s", i->s->set.common.trace, err.message);
   host_close(&i->s->maker, session);
   (void)pthread_cond_destroy(&i->changed);
+  (void)pthread_cond_destroy(&i->room);
   (void)pthread_mutex_destroy(&i->lock);
   (void)pthread_mutex_destroy(&i->late.lock);
   host_give(i);

@@ -14,7 +14,10 @@ static tri_error *read_ports(served *s, bool in, uint32_t n, port **out) {
     if ((in ? api->model_input(s->model, i, &info, &err)
             : api->model_output(s->model, i, &info, &err)) < 0)
       return tri_fail_with(NULL, &err);
-    ports[i] = (port){info.name, info.shape, info.dtype, info.rank, tri_type_of(info.dtype, &type)};
+    ports[i] =
+        (port){.name = info.name, .shape = info.shape, .dtype = info.dtype, .rank = info.rank};
+    ports[i].type = tri_type_of(info.dtype, &type);
+    ports[i].type_name = type;
     if (type == NULL) {
       return tri_fail(TRI_ERROR_UNSUPPORTED, "onnx-pipe: %s '%s' is of ONNX type %u (%s)",
                       in ? "input" : "output", info.name, info.dtype,
@@ -34,13 +37,18 @@ static tri_error *fill_model(tri_model *handle, served *s) {
   if (api->model_load(s->maker.context, &load, &s->model, &err) < 0 ||
       api->model_info(s->model, &info, &err) < 0)
     return tri_fail_with(s->name, &err);
+  if (s->set.n_context > 0) {
+    TRI_TRY(generate_ports(s));
+    TRI_TRY(config_complete(handle, s));
+    return generate_open(s);
+  }
   s->n_inputs = info.n_inputs;
   s->n_outputs = info.n_outputs;
   TRI_TRY(read_ports(s, true, s->n_inputs, &s->inputs));
   TRI_TRY(read_ports(s, false, s->n_outputs, &s->outputs));
   TRI_TRY(config_complete(handle, s));
-  if (s->set.max_shapes == 0 && s->n_rows > 8)
-    s->set.max_shapes = s->n_rows; /* a shape for every number of rows */
+  if (s->set.common.max_shapes == 0 && s->n_rows > 8)
+    s->set.common.max_shapes = s->n_rows; /* a shape for every number of rows */
   return host_join(&s->maker, s->model, &err) < 0 ||
                  host_make_plan(&s->maker, s->model, &s->plan, &err) < 0
              ? tri_fail_with(s->name, &err)
@@ -79,7 +87,7 @@ tri_error *model_open(tri_model *handle, backend *b, served **out) {
     return tri_no_memory();
   s->owner = b;
   s->name = "";
-  s->maker = (host_maker){b->api, b->context, &s->set, NULL};
+  s->maker = (host_maker){b->api, b->context, &s->set.common, NULL};
   tri_error *error = fill_model(handle, s);
   if (error != NULL)
     model_close(s);

@@ -35,6 +35,7 @@ enum {
 enum { TRI_LOG_INFO = 0, TRI_LOG_WARN = 1, TRI_LOG_ERROR = 2 };
 enum { TRI_MEMORY_CPU = 0, TRI_MEMORY_PINNED = 1, TRI_MEMORY_GPU = 2 };
 enum { TRI_ARTIFACT_FILES = 0 };
+enum { TRI_TYPE_BYTES = 13 /* each with its length, of 4 bytes, before it */ };
 enum { TRI_SEND_FINAL = 1, TRI_RELEASE_ALL = 1, TRI_CONFIG_VERSION = 1 };
 
 /* X(ours, theirs, name): element types; "TYPE_" and the name in configurations. */

@@ -112,6 +112,8 @@ opipe_status host_open_in_team(const host_maker *m, opipe_plan *plan, opipe_sess
 /* Closes what host_open has opened; accepts NULL. */
 void host_close(const host_maker *m, opipe_session *session);
 
+/* A plan that is made, as far as the settings say; *out refers to out_device. */
+void host_plan_params(const host_maker *m, opipe_device_choice *out_device, opipe_plan_params *out);
 /* A plan as the settings say: read, or made for the dimensions that the model has, or where these
  * are free for those of option `bind` and the library's defaults. *out_plan NULL: a shape depends
  * on values of inputs, see host_open_with. */

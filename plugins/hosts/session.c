@@ -43,23 +43,30 @@ static opipe_status read_plan(const host_maker *m, opipe_model *model, opipe_pla
   return status;
 }
 
+void host_plan_params(const host_maker *m, opipe_device_choice *out_device,
+                      opipe_plan_params *out) {
+  const host_settings *s = m->set;
+  *out_device = (opipe_device_choice){.kind = "cpu", .threads = s->n_threads};
+  *out = opipe_plan_params_init();
+  out->devices = out_device;
+  out->n_devices = 1;
+  out->n_stages = s->n_stages;
+  out->n_ranks = s->n_ranks;
+  out->n_microbatches = s->n_microbatches;
+  out->replicas = s->n_replicas;
+  out->schedule = s->schedule;
+  out->transport = s->transport;
+  out->memory_bytes = s->memory_bytes;
+  host_plan_for(m->team, out);
+}
+
 static opipe_status bind_and_plan(const host_maker *m, opipe_model *model,
                                   const opipe_bind_options *bind, opipe_plan **out,
                                   opipe_error *err) {
-  const host_settings *s = m->set;
-  const opipe_device_choice device = {.kind = "cpu", .threads = s->n_threads};
-  opipe_plan_params params = opipe_plan_params_init();
+  opipe_device_choice device;
+  opipe_plan_params params;
   opipe_model *bound = NULL;
-  params.devices = &device;
-  params.n_devices = 1;
-  params.n_stages = s->n_stages;
-  params.n_ranks = s->n_ranks;
-  params.n_microbatches = s->n_microbatches;
-  params.replicas = s->n_replicas;
-  params.schedule = s->schedule;
-  params.transport = s->transport;
-  params.memory_bytes = s->memory_bytes;
-  host_plan_for(m->team, &params);
+  host_plan_params(m, &device, &params);
   opipe_status status = m->api->model_bind(model, bind, &bound, err);
   if (status == OPIPE_OK)
     status = m->api->plan_make(bound, &params, out, err);

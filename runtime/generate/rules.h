@@ -92,24 +92,4 @@ typedef struct opi_genai {
 opipe_status opi_genai_read(const char *text, uint64_t n_bytes, const char *what, opi_arena *arena,
                             opi_genai *out, opipe_error *err);
 
-/* ---- traces of requests ---- */
-
-/* One line, a JSON object: "ids": [1, 2] or "prompt": "text"; "at": seconds (0 if absent); "salt";
- * and the keys of sampling. */
-typedef struct opi_asked {
-  double at;
-  uint64_t salt;
-  uint32_t line, n_ids; /* line: from 1 on */
-  const uint32_t *ids;  /* [n_ids]; NULL: text is given */
-  const char *text;
-  opi_sampling sampling;
-} opi_asked;
-
-/* Reads JSON lines, empty ones left out, in order of arrival and then of lines; what a line does
- * not say is as in `base`. n_vocab 0: ids are not checked. Errors: of opi_sampling_read, by line.
- */
-opipe_status opi_asked_read(const char *text, uint64_t n_bytes, const char *what, uint32_t n_vocab,
-                            const opi_sampling *base, opi_arena *arena, opi_asked **out,
-                            uint32_t *out_n, opipe_error *err);
-
 #endif /* OPI_GENERATE_RULES_H */

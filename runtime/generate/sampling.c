@@ -213,10 +213,6 @@ static opipe_status set_biases(const key_row *key, json_t *value, opi_arena *are
   return OPIPE_OK;
 }
 
-bool opi_sampling_has_key(const char *name) {
-  return find_key(name, strlen(name)) != NULL;
-}
-
 opipe_status opi_sampling_set(const char *name, json_t *value, opi_arena *arena,
                               opi_sampling *io_sampling, opipe_error *err) {
   const key_row *key = find_key(name, strlen(name));

@@ -9,7 +9,6 @@
 enum { OPI_VALUE_ROOM = 128 };
 /* A value as JSON text for a message, cut to fit. Returns `text`. */
 const char *opi_sampling_value(char text[OPI_VALUE_ROOM], const json_t *value);
-bool opi_sampling_has_key(const char *name);
 /* Sets one key from JSON; the caller checks the whole with opi_sampling_check afterwards. */
 opipe_status opi_sampling_set(const char *name, json_t *value, opi_arena *arena,
                               opi_sampling *io_sampling, opipe_error *err);

@@ -52,6 +52,14 @@ class Result:
         return None
 
 
+def genai_double(folder):
+    """A stand-in for ONNX Runtime GenAI's library (genai_double.c), whose tokens are bytes; built into the folder."""
+    path = os.path.join(folder, "libgenai.so")
+    command = [os.environ.get("OPIPE_CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O1", os.path.join(SOURCE, "tests", "cli", "genai_double.c")]
+    subprocess.run([*command, "-o", path], check=True)
+    return path
+
+
 def run(*arguments, timeout=120):
     """Runs the command; status None where it had to be killed. Output goes through files, so that
     the process can be waited for with its use of memory."""

@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 
-from command import DATA, DONE, REFUSED, USAGE, Count, need_command, run
+from command import DATA, DONE, REFUSED, USAGE, Count, genai_double, need_command, run
 
 ROWS = os.path.join(DATA, "rows")
 FORMS = ("grown", "combined", "group_query", "multi_head", "attention", "tensor_scatter", "scatter_nd", "alibi", "window")
@@ -136,6 +136,11 @@ def check_folder(count, folder):
         count.that(one["end"] in ("context", "stop") and 23 not in one["ids"], "a folder's stop", r.out)
     r = run("generate", place, "--prompt", "a text")
     count.that(r.status == REFUSED and "tokenizer" in r.err, "a text without a tokenizer", r.err)
+    os.environ["ONNX_PIPE_GENAI"] = os.environ["ORT_LIB_PATH"] = genai_double(folder)
+    texts = [run("generate", place, *how, "--max-tokens", "9", "--json") for how in (("--prompt", "\3\1\4"), ("--ids", "3,1,4"))]
+    found = [answers(text)[0][0]["ids"] if text.status == DONE else text.err for text in texts]
+    count.that(found[0] == found[1] and len(found[0]) == 9, "a text by a tokenizer", str(found))
+    del os.environ["ONNX_PIPE_GENAI"], os.environ["ORT_LIB_PATH"]
     layers = dict(CONFIG["model"]["decoder"], num_hidden_layers=3)
     with open(os.path.join(place, "genai_config.json"), "w", encoding="utf-8") as file:
         json.dump({"model": dict(CONFIG["model"], decoder=layers), "search": CONFIG["search"]}, file)

@@ -10,6 +10,7 @@ if(OPIPE_BUILD_FUZZERS)
     ${CMAKE_CURRENT_LIST_DIR}/plan_mutate.c
     ${CMAKE_CURRENT_LIST_DIR}/plan_run.c
     ${CMAKE_CURRENT_LIST_DIR}/plan_seeds.c)
+  target_sources(fuzz_trace PRIVATE ${PROJECT_SOURCE_DIR}/abi/cli/generate_asks.c)
   target_link_libraries(fuzz_plan PRIVATE opi_test_support)
   target_link_libraries(fuzz_plugin PRIVATE opi_test_support)
   add_dependencies(fuzz_plugin opipe-schedule-gpipe)

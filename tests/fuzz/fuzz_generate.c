@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the readers of generation: genai_config.json, traces of requests, sampling as text and as
- * JSON. Text is refused with a reason, or what it says keeps to its bounds, and a token can be
- * sampled by it from any row of logits that are numbers. The first byte chooses the reader.
+/* Fuzzes the readers of generation: genai_config.json, sampling as text and as JSON. Text is
+ * refused with a reason, or what it says keeps to its bounds, and a token can be sampled by it from
+ * any row of logits that are numbers. The first byte chooses the reader.
  */
 #include <math.h>
 
 #include "runtime/generate/sample.h"
 #include "tests/fuzz/must.h"
 
-enum { CONFIG, TRACE, SAMPLING, READERS, VOCAB = 64, DEPTH = 24 };
+enum { CONFIG, SAMPLING, READERS, VOCAB = 64 };
 
 static void told(opipe_status status, const opipe_error *err) {
   must(status >= 0 || err->message[0] != '\0', "a status without a message");
@@ -67,44 +67,24 @@ static void use_config(const opi_genai *c) {
     sample(&c->sampling);
 }
 
-static void use_trace(const opi_asked *list, uint32_t n) {
-  for (uint32_t i = 0; i < n; ++i) {
-    must((list[i].ids == NULL) != (list[i].text == NULL), "a request without a prompt");
-    must(i == 0 || list[i - 1].at <= list[i].at, "an order that is none");
-    for (uint32_t k = 0; k < list[i].n_ids; ++k)
-      must(list[i].ids[k] < VOCAB, "an id outside the vocabulary");
-    if (i < DEPTH)
-      sample(&list[i].sampling);
-  }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   opi_sampling how = opi_sampling_default;
   opi_genai config;
-  opi_asked *list = NULL;
   opi_arena arena;
-  uint32_t n = 0;
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_status status = OPIPE_OK;
   if (size == 0)
     return 0;
   const char *text = (const char *)data + 1;
   opi_arena_init(&arena, opi_allocator_system(), 0);
-  switch (data[0] % READERS) {
-    case CONFIG:
-      status = opi_genai_read(text, size - 1, "config", &arena, &config, &err);
-      if (status == OPIPE_OK)
-        use_config(&config);
-      break;
-    case TRACE:
-      status = opi_asked_read(text, size - 1, "trace", VOCAB, &how, &arena, &list, &n, &err);
-      if (status == OPIPE_OK)
-        use_trace(list, n);
-      break;
-    default:
-      status = opi_sampling_read(text, size - 1, VOCAB, &arena, &how, &err);
-      if (status == OPIPE_OK)
-        sample(&how);
+  if (data[0] % READERS == CONFIG) {
+    status = opi_genai_read(text, size - 1, "config", &arena, &config, &err);
+    if (status == OPIPE_OK)
+      use_config(&config);
+  } else {
+    status = opi_sampling_read(text, size - 1, VOCAB, &arena, &how, &err);
+    if (status == OPIPE_OK)
+      sample(&how);
   }
   told(status, &err);
   opi_arena_release(&arena);

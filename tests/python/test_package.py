@@ -200,6 +200,54 @@ def test_states():
         kit.raises(op.StateError, "this state is closed", state.read, 0)
 
 
+def test_generation():
+    """Tokens are those of the plan's stages run one by one, however they are read; forks, answers, further turns, ends."""
+    model = op.Model(kit.DEMO)
+    plan = op.Plan(model, stages=2, generation=op.Generation(context=64, active=8))
+    with op.Session(plan, reference=True) as own:
+        greedy, drawn = own.generate([84, 104], temperature=0, max_tokens=6).result(20), own.generate([84], seed=3, max_tokens=8).result(20)
+    with op.Session(plan) as own:
+        one = own.generate(np.array([84, 104]), temperature=0, max_tokens=np.int64(6), logprobs=2)
+        assert [token.id for token in one] == greedy == one.result(20) and one.end == "tokens" and one.ids == [84, 104] + greedy
+        token = one.tokens[-1]
+        assert token.position == 7 and token.logprob < 0 and [i for i, _ in token.likely][0] == token.id and len(token.likely) == 2
+
+        async def awaited():
+            streamed = [token.id async for token in own.generate([84, 104], temperature=0, max_tokens=6)]
+            return [streamed, *await asyncio.gather(*(own.generate([84, 104], temperature=0, max_tokens=6) for _ in range(8)))]
+
+        assert asyncio.run(awaited()) == [greedy] * 9
+        answers = own.generate([84], seed=3, max_tokens=8, n=3).answers()
+        found = [answer.result(20) for answer in answers]
+        assert found[0] == drawn and [answer.info.branch for answer in answers] == [0, 1, 2] and found[1] != found[2]
+        fork = one.fork()
+        assert fork.tokens == one.tokens and fork.end == "tokens" and fork.append([7], temperature=0, max_tokens=2).result(20) == one.append([7]).result(20)[:2]
+        assert one.info.n_prompt == 9 and one.info.n_ids == 15
+        one.truncate(2)
+        assert one.ids == [84, 104] and one.append([9], temperature=0, max_tokens=1).result(20)
+        chosen = own.generate([1], max_tokens=3, on_logits=lambda position, row: int(position) + 40 if row.shape == (256,) else None)
+        assert chosen.result(20) == [41, 42, 43]
+        calls = iter([None, None])
+        kit.raises(StopIteration, "", own.generate([1], on_logits=lambda position, row: next(calls)).result, 20)
+        late = own.generate([1], deadline=1e-6)
+        assert "deadline" in str(kit.raises(op.DeadlineError, "", late.result, 20)) and late.info.end == "failed"
+        long = own.generate([1], on_logits=lambda position, row: time.sleep(0.01))
+        long.cancel()
+        kit.raises(op.CancelledError, "", list, long)
+        del answers, fork, one, chosen, late, long
+        gc.collect()
+        assert own.generation.open == 0 and own.generation.tokens > 40 and not op._generate._turns
+        kit.raises(op.InvalidError, ["top_p", "2"], own.generate, [1], top_p=2)
+        kit.raises(op.InvalidError, ["id 256", "256"], own.generate, [256])
+        kit.raises(op.LimitError, ["64"], own.generate, [1] * 64)
+        kit.raises(op.Error, ["beams"], own.generate, [1], beams=3)
+        kit.raises(op.StateError, "generates", own.run, IDS)
+        kept = own.generate([5], temperature=1)
+    assert kept.end in ("cancelled", "context"), kept
+    kit.raises(op.StateError, "closed", kept.append, [1])
+    kit.raises(op.StateError, "no generation", session().generate, [1])
+
+
 def _zeros(info):
     return np.zeros(info.shape, info.dtype)
 

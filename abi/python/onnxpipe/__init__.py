@@ -30,17 +30,19 @@ from ._errors import (
     UnsupportedError,
 )
 from ._export import cache_pairs, from_torch, from_transformers
+from ._generate import GenerationInfo, Sequence, SequenceInfo, Token, read_genai
 from ._library import Library
 from ._model import Context, Model, TensorInfo, default_context
-from ._plan import Device, Pair, Plan, RankMemory, Training
+from ._plan import Device, Generation, Pair, Plan, RankMemory, Training
 from ._session import Bound, Session, State, StateInfo, Trace
 from ._tensors import Tensor, as_tensor
 from ._train import Clock, Evaluation, ParameterInfo, Parameters, Step, Trainer
 
 __all__ = [
     "AbiError", "Bound", "CancelledError", "Clock", "Context", "DeadlineError", "Device", "DeviceError", "Error", "Evaluation",
-    "InputOutputError", "InternalError", "InvalidError", "Library", "LimitError", "Model", "NoMemoryError", "NotFoundError", "Pair",
-    "ParameterInfo", "Parameters", "PeerError", "Plan", "RankMemory", "Request", "Session", "State", "StateError", "StateInfo", "Step",
-    "Tensor", "TensorInfo", "Trace", "Trainer", "Training", "UnsupportedError", "as_tensor", "cache_pairs", "default_context", "from_torch",
-    "from_transformers",
+    "Generation", "GenerationInfo", "InputOutputError", "InternalError", "InvalidError", "Library", "LimitError", "Model",
+    "NoMemoryError", "NotFoundError", "Pair", "ParameterInfo", "Parameters", "PeerError", "Plan", "RankMemory", "Request",
+    "Sequence", "SequenceInfo", "Session", "State", "StateError", "StateInfo", "Step", "Tensor", "TensorInfo", "Token", "Trace",
+    "Trainer", "Training", "UnsupportedError", "as_tensor", "cache_pairs", "default_context", "from_torch", "from_transformers",
+    "read_genai",
 ]  # fmt: skip

@@ -255,6 +255,14 @@ def _open(own: Library, where: str) -> Library:
         return _libraries.setdefault(where, own)
 
 
+def nanoseconds(seconds: Optional[float], what: str) -> int:
+    if seconds is None:
+        return 0
+    if not seconds > 0 or seconds > 1e9:
+        raise ValueError(f"{what} is {seconds!r}: give seconds above 0, or None for none")
+    return max(1, int(seconds * 1e9))
+
+
 def guard_fork(made_at: int, what: str) -> None:
     if made_at != _forks:
         raise StateError(f"{what} was opened in another process: fork before it is made, or start the child anew (spawn)")

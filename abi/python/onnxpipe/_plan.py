@@ -130,6 +130,40 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """Sequences that a session generates together.
+
+    context:  most tokens of a sequence
+    tokens:   whose keys and values are held; 0: as many as the memory caps leave, at most `active` whole contexts
+    page:     tokens of a page; 0: 64
+    rows:     most of a pass; 0: 64
+    active:   most sequences with pages at a time; 0: 16
+    groups:   most passes in flight; 0: as many as give most tokens by simulation
+    draft:    most drafted ids of a sequence in a pass; 0: none
+    gap:      longest pass with slices of prompts, in passes of one row for each active sequence; gap_ms: the same in milliseconds
+    output:   logits; None: the output before which most attentions stand
+    """
+
+    context: int
+    tokens: int = 0
+    page: int = 0
+    rows: int = 0
+    active: int = 0
+    groups: int = 0
+    draft: int = 0
+    gap: float = 0.0
+    gap_ms: float = 0.0
+    output: Optional[str] = None
+
+    def params(self, library: Library, names: _tensors.Names) -> Any:
+        """The opipe_generation_params."""
+        return library.struct(
+            "opipe_generation_params", context=self.context, n_tokens=self.tokens, page=self.page, rows=self.rows, active=self.active,
+            groups=self.groups, draft=self.draft, gap_passes=self.gap, gap_ms=self.gap_ms, output=_text(names, self.output, library.ffi),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class RankMemory:
     """Bytes of one rank by purpose. `cap` is None if the device has none; `estimated` is set if the device cannot be asked."""
 
@@ -167,6 +201,7 @@ class Plan(Handle):
     training:  loss, optimizer and parameters of a Trainer; None: a plan for inference
     states:    pairs that streams keep
     streams:   number of streams whose memory is counted
+    generation: a decoder's sequences, which Session.generate starts; the model's dimensions need no numbers
     cluster:   text of a cluster, whose devices need not be present
     """
 
@@ -200,12 +235,15 @@ class Plan(Handle):
         training: Optional[Training] = None,
         states: Sequence[Union[Pair, Tuple[str, str], Tuple[str, str, int]]] = (),
         streams: int = 0,
+        generation: Optional[Generation] = None,
         cluster: Union[str, bytes, None] = None,
     ) -> None:
         library, ffi = model._library, model._library.ffi
         if model.bound and (dims or pins):
             raise InvalidError("this model is bound already: its dimensions and pins cannot be given again")
-        bound = model if model.bound else model.bind(dims, pins=pins, train=training is not None)
+        if generation is not None and (dims or pins):
+            raise InvalidError("a plan with `generation` has no use for dims and pins: it is made for every length up to its context")
+        bound = model if model.bound or generation is not None else model.bind(dims, pins=pins, train=training is not None)
         names = _tensors.Names()
         chosen = [devices] if isinstance(devices, (Device, str)) else list(devices)
         rows = ffi.new("opipe_device_choice[]", len(chosen))
@@ -227,7 +265,7 @@ class Plan(Handle):
             flags=(1 if ignore_annotations else 0) | (2 if improve else 0) | (4 if sequence else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
             train=ffi.NULL if training is None else training.options(library, names, keep),
             stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
-            tensor=tensor, offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),
+            generation=ffi.NULL if generation is None else generation.params(library, names), tensor=tensor, offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),
         )  # fmt: skip
         if text is not None:
             keep.append(ffi.from_buffer("char[]", text))

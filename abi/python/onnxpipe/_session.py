@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Callable, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
-from . import _dtypes, _tensors
+from . import _dtypes, _generate, _tensors
 from ._dispatch import Dispatcher, Request, wait
 from ._errors import InvalidError, StateError
+from ._generate import GenerationInfo, OnLogits, Sequence
 from ._handles import Handle, destroy
-from ._library import SLICE, Library, callback, ffi, forks
+from ._library import SLICE, Library, callback, ffi, forks, nanoseconds
 from ._plan import Plan, RankMemory, framed
 from ._tensors import Array, ArrayLike
 
@@ -239,14 +240,6 @@ def _close(dispatcher: Dispatcher, library: Library, pointer: Any, made_at: int,
     dispatcher.stop(lambda: destroy(library, "session_close", pointer, made_at))
 
 
-def nanoseconds(seconds: Optional[float], what: str) -> int:
-    if seconds is None:
-        return 0
-    if not seconds > 0 or seconds > 1e9:
-        raise ValueError(f"{what} is {seconds!r}: give seconds above 0, or None for none")
-    return max(1, int(seconds * 1e9))
-
-
 class Session(Runner):
     """Runs a plan on requests. Any thread may submit.
 
@@ -385,6 +378,32 @@ class Session(Runner):
     def state(self, capacities: Iterable[int] = ()) -> "State":
         """A new stream's State, for a plan with `states`. capacities: elements of each pair; none: the plan's."""
         return State(self, capacities)
+
+    def generate(
+        self,
+        ids: Iterable[int],
+        *,
+        salt: int = 0,
+        deadline: Optional[float] = None,
+        on_logits: Optional[OnLogits] = None,
+        **sampling: Any,
+    ) -> Sequence:
+        """Starts a sequence with a prompt, for a plan with `generation`; its tokens are iterated or waited for.
+
+        ids:       the prompt
+        sampling:  keys of opipe/generate.h: temperature (1; 0: the highest score), top_k, top_p, min_p, repetition_penalty,
+                   presence_penalty, frequency_penalty, seed, n, min_tokens, max_tokens, logprobs, stop, logit_bias
+        salt:      beginnings are computed once for sequences of equal salt
+        deadline:  seconds after which the turn fails with DeadlineError
+        on_logits: called with (position, row) before each token is sampled, on the library's thread: may change the row, a numpy array
+                   [vocabulary] in place, and return the id to take. Forks and further answers call it too; it must not use the session
+        """
+        return _generate.generate(self, ids, salt, deadline, on_logits, sampling)
+
+    @property
+    def generation(self) -> GenerationInfo:
+        """Pages, passes and counts of a session that generates."""
+        return _generate.describe(self)
 
     def bind(self, inputs: Mapping[str, Array], outputs: Optional[Mapping[str, Array]] = None) -> "Bound":
         """A request whose arrays are named once, for many runs: the cheapest way to run requests."""

@@ -14,7 +14,7 @@
 
 #include "plugins/host-triton/triton.h"
 
-enum { DOUBLE_OUTPUTS = 2, DOUBLE_RANK = 4 };
+enum { DOUBLE_OUTPUTS = 4, DOUBLE_RANK = 4 };
 
 struct tri_error {
   int code;
@@ -57,16 +57,17 @@ struct tri_output {
   uint64_t n_bytes;
 };
 struct tri_request {
-  tri_input input;
-  const char *wanted; /* the only output that is asked for */
+  tri_input input, more; /* more.name NULL: one input */
+  const char *wanted; /* the only output that is asked for; "*": those of a model that generates */
   int is_cancelled;   /* atomic */
   bool in_gpu;        /* where outputs are to be */
   /* The answer. */
-  tri_response *response;
-  int n_sent, n_released; /* atomic */
+  tri_response *response; /* the latest */
+  int n_sent, n_released; /* atomic; sent: 1 for the last, 100 for each before */
 };
 struct tri_response {
   tri_request *request;
+  tri_response *before;
   tri_output outputs[DOUBLE_OUTPUTS];
   uint32_t n_outputs;
   tri_error *error;
@@ -257,21 +258,25 @@ DOUBLE(BACKEND, ModelInstanceReportBatchStatistics, tri_error *, tri_instance *i
 DOUBLE(BACKEND, RequestInput, tri_error *, tri_request *request, const char *name,
        tri_input **out) {
   CALL(RequestInput)
-  if (strcmp(request->input.name, name) != 0)
-    return double_error(TRI_ERROR_NOT_FOUND, "no such input");
-  *out = &request->input;
-  return NULL;
+  tri_input *const list[] = {&request->input, &request->more};
+  for (int i = 0; i < 2; ++i) {
+    if (list[i]->name != NULL && strcmp(list[i]->name, name) == 0) {
+      *out = list[i];
+      return NULL;
+    }
+  }
+  return double_error(TRI_ERROR_NOT_FOUND, "no such input");
 }
 DOUBLE(BACKEND, RequestOutputCount, tri_error *, tri_request *request, uint32_t *out) {
   CALL(RequestOutputCount)
-  *out = request->wanted == NULL ? 0 : 1;
+  *out = request->wanted == NULL ? 0 : request->wanted[0] == '*' ? 4 : 1;
   return NULL;
 }
 DOUBLE(BACKEND, RequestOutputName, tri_error *, tri_request *request, uint32_t index,
        const char **out) {
   CALL(RequestOutputName)
-  (void)index;
-  *out = request->wanted;
+  static const char *const all[] = {"token", "answer", "end", "logprob"};
+  *out = request->wanted[0] == '*' ? all[index] : request->wanted;
   return NULL;
 }
 DOUBLE(BACKEND, RequestIsCancelled, tri_error *, tri_request *request, bool *out) {
@@ -290,9 +295,12 @@ DOUBLE(BACKEND, InputProperties, tri_error *, tri_input *input, const char **out
        uint32_t *out_buffers) {
   CALL(InputProperties)
   (void)out_name;
-  *out_type = input->type;
-  *out_shape = input->shape;
-  *out_rank = input->rank;
+  if (out_type != NULL)
+    *out_type = input->type;
+  if (out_shape != NULL)
+    *out_shape = input->shape;
+  if (out_rank != NULL)
+    *out_rank = input->rank;
   *out_bytes = input->n_bytes;
   *out_buffers = input->n_pieces;
   return NULL;
@@ -318,7 +326,8 @@ DOUBLE(BACKEND, ResponseNew, tri_error *, tri_response **out, tri_request *reque
 DOUBLE(BACKEND, ResponseOutput, tri_error *, tri_response *response, tri_output **out,
        const char *name, int type, const int64_t *shape, uint32_t rank) {
   CALL(ResponseOutput)
-  if (response->n_outputs == DOUBLE_OUTPUTS || rank > DOUBLE_RANK || type != 11)
+  if (response->n_outputs == DOUBLE_OUTPUTS || rank > DOUBLE_RANK ||
+      (type != 11 && type != 9 && type != 8))
     return double_error(1, "an output too many, or of another type");
   *out = &response->outputs[response->n_outputs++];
   (*out)->name = name;
@@ -341,6 +350,7 @@ DOUBLE(BACKEND, ResponseSend, tri_error *, tri_response *response, uint32_t flag
   CALL(ResponseSend)
   if (error != NULL)
     response->error = double_error(error->code, error->text);
+  response->before = response->request->response;
   response->request->response = response;
   __atomic_fetch_add(&response->request->n_sent, flags == TRI_SEND_FINAL ? 1 : 100,
                      __ATOMIC_RELEASE);

@@ -214,99 +214,14 @@ static void test_a_large_file_is_refused(void) {
   tear_down(&d);
 }
 
-/* ---- traces ---- */
-
-static opipe_status read_trace(desk *d, const char *text, opi_asked **out, uint32_t *out_n) {
-  return opi_asked_read(text, strlen(text), "trace.jsonl", 100, &opi_sampling_default, &d->arena,
-                        out, out_n, &d->err);
-}
-
-static void test_a_trace_is_read_in_order_of_arrival(void) {
-  desk d;
-  opi_asked *list = NULL;
-  uint32_t n = 0;
-  set_up(&d);
-  OPI_ASSERT_OK_FATAL(
-      read_trace(&d,
-                 "{\"ids\": [1, 2, 99], \"at\": 0.5, \"max_tokens\": 7, \"stop\": [[3, 4]]}\n"
-                 "\r\n"
-                 "{\"prompt\": \"Once\", \"at\": 0.25, \"temperature\": 0, \"salt\": 12}\r\n"
-                 "{\"ids\": [5], \"at\": 0.5}\n"
-                 "{\"ids\": [6]}",
-                 &list, &n),
-      &d.err);
-  OPI_ASSERT_FATAL(n == 4);
-  OPI_ASSERT(list[0].line == 5 && list[1].line == 3 && list[2].line == 1 && list[3].line == 4);
-  OPI_ASSERT(list[0].at == 0 && list[0].ids[0] == 6 && list[0].sampling.max_tokens == UINT32_MAX);
-  OPI_ASSERT(list[1].ids == NULL && strcmp(list[1].text, "Once") == 0 && list[1].salt == 12);
-  OPI_ASSERT(list[1].sampling.temperature == 0 && list[2].sampling.temperature == 1);
-  OPI_ASSERT(list[2].n_ids == 3 && list[2].ids[2] == 99 && list[2].sampling.max_tokens == 7);
-  OPI_ASSERT(list[2].sampling.n_stops == 1 && list[3].sampling.n_stops == 0);
-  tear_down(&d);
-}
-
-static void test_lines_are_refused_by_number(void) {
-  static const struct {
-    const char *line, *part;
-  } cases[] = {
-      {"{\"ids\": []}", "\"ids\" must be a list of 1 to 16777216 ids"},
-      {"{\"ids\": 7}", "\"ids\" must be a list"},
-      {"{\"ids\": [1, \"2\"]}", "\"ids\"[1] is not an integer"},
-      {"{\"ids\": [1, 100]}", "\"ids\"[1] is 100, the vocabulary has 100"},
-      {"{\"ids\": [-1]}", "\"ids\"[0] is -1, the vocabulary has 100"},
-      {"{}", "neither \"ids\" nor \"prompt\" is given"},
-      {"{\"ids\": [1], \"prompt\": \"x\"}", "\"ids\" and \"prompt\" are both given"},
-      {"{\"prompt\": \"\"}", "\"prompt\" must be a text that is not empty"},
-      {"{\"ids\": [1], \"at\": -1}", "\"at\" must be seconds, a number from 0 to 1e+09"},
-      {"{\"ids\": [1], \"at\": \"now\"}", "\"at\" must be seconds"},
-      {"{\"ids\": [1], \"salt\": 1.5}", "\"salt\" must be an integer"},
-      {"{\"ids\": [1], \"when\": 1}", "unknown key \"when\"; known are ids, prompt, at, salt"},
-      {"{\"ids\": [1], \"top_p\": 0}", "top_p is 0, it must be"},
-      {"{\"ids\": [1], \"stop\": 100}", "stop has id 100, the vocabulary has 100"},
-      {"{\"ids\": [1], \"min_tokens\": 3, \"max_tokens\": 2}", "min_tokens is 3, above max_tokens"},
-      {"{\"ids\": [1]", "not valid JSON"},
-      {"[1]", "not a JSON object"},
-      {"{\"ids\": [1]} {\"ids\": [2]}", "not valid JSON"},
-      {"{\"ids\": [1], \"ids\": [2]}", "duplicate"},
-  };
-  for (uint32_t i = 0; i < OPI_COUNT(cases); ++i) {
-    desk d;
-    char text[256];
-    opi_asked *list = NULL;
-    uint32_t n = 0;
-    set_up(&d);
-    (void)snprintf(text, sizeof text, "{\"ids\": [1]}\n\n%s\n{\"ids\": [2]}\n", cases[i].line);
-    OPI_ASSERT_ERROR(read_trace(&d, text, &list, &n), OPIPE_E_INVALID, &d.err, cases[i].part);
-    OPI_ASSERT(strncmp(d.err.message, "trace.jsonl, line 3: ", 21) == 0);
-    tear_down(&d);
-  }
-}
-
-static void test_an_empty_trace_is_refused(void) {
-  desk d;
-  opi_asked *list = NULL;
-  uint32_t n = 0;
-  set_up(&d);
-  OPI_ASSERT_ERROR(read_trace(&d, "\n \n", &list, &n), OPIPE_E_INVALID, &d.err,
-                   "trace.jsonl has no requests");
-  OPI_ASSERT_ERROR(read_trace(&d, "", &list, &n), OPIPE_E_INVALID, &d.err, "has no requests");
-  tear_down(&d);
-}
-
 static opipe_status read_once(opi_test_memory *memory, void *arg) {
-  static const char trace[] = "{\"ids\": [1], \"stop\": 2}\n{\"prompt\": \"x\"}\n";
   opi_genai config;
-  opi_asked *list = NULL;
   opi_arena arena;
-  uint32_t n = 0;
   opipe_error err = OPIPE_ERROR_INIT;
   (void)arg;
   opi_arena_init(&arena, &memory->allocator, 0);
-  opipe_status status = opi_genai_read(WHOLE, sizeof WHOLE - 1, "config", &arena, &config, &err);
-  if (status == OPIPE_OK) {
-    status = opi_asked_read(trace, sizeof trace - 1, "trace", 0, &config.sampling, &arena, &list,
-                            &n, &err);
-  }
+  const opipe_status status =
+      opi_genai_read(WHOLE, sizeof WHOLE - 1, "config", &arena, &config, &err);
   opi_arena_release(&arena);
   return status;
 }
@@ -318,7 +233,4 @@ static void test_every_allocation_may_fail(void) {
 OPI_TEST_MAIN("generate/readers", OPI_TEST(test_a_folder_is_read_whole),
               OPI_TEST(test_a_folder_may_say_little), OPI_TEST(test_a_folder_of_the_builder),
               OPI_TEST(test_members_are_refused_by_name_and_value),
-              OPI_TEST(test_a_large_file_is_refused),
-              OPI_TEST(test_a_trace_is_read_in_order_of_arrival),
-              OPI_TEST(test_lines_are_refused_by_number), OPI_TEST(test_an_empty_trace_is_refused),
-              OPI_TEST(test_every_allocation_may_fail))
+              OPI_TEST(test_a_large_file_is_refused), OPI_TEST(test_every_allocation_may_fail))
