@@ -107,7 +107,8 @@ def of_genai(form, folder, n):
     with tempfile.TemporaryDirectory() as source:
         decoders.checkpoint(source, "llama", NUMBERS, 5)
         decoders.build(source, folder, *FORMS[form])
-    model = og.Model(folder)
+    config = og.Config(folder)
+    model = og.Model(config)
     requests, answers, ahead = asked(NUMBERS["vocab_size"]), [], []
     for prompt, penalty in requests:
         params = og.GeneratorParams(model)
@@ -149,7 +150,7 @@ def main():
             else:
                 of_genai(name[6:], folder, args.tokens)
         except Exception as reason:  # of whatever other program
-            print(f"NOT MADE {name}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
+            print(f"NOT MADE {name}: {type(reason).__name__}: {str(reason).strip()[-300:]}", flush=True)
     return 0
 
 
