@@ -77,7 +77,7 @@ static void on_answer(void *ctx, opipe_sequence *sequence, opipe_sequence *answe
   v->answers[atomic_fetch_add(&v->n_answers, 1) % 4] = answer;
 }
 
-/* ---- what a worker does ---- */
+/* ---- acts of a worker ---- */
 
 static void let_go(worker *w, held *h) {
   if (h->sequence == NULL)

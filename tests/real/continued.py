@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs say behind prompts, greedily: transformers, of exported families; ONNX Runtime GenAI, of its builder's folders.
+"""Other programs' greedy answers to prompts: transformers', of exported families; ONNX Runtime GenAI, of its builder's folders.
 
 DIR/FAMILY/ gets model.onnx, a decoder of ../shared/models/modern (generate.py there) with room for long answers, and answers.json;
 DIR/genai-FORM/ a folder of GenAI's builder and answers.json: {"prompts": [[id]], "penalties": [of repetition, which keeps a tiny
 model from saying one word for ever], "answers": [[id]], "margins": [[by how much the likeliest was ahead of the second]], "largest":
-[[largest |logit|]]}. What is there is kept; what cannot be had is printed.
+[[largest |logit|]]}. Folders with answers are kept; a refusal is printed.
 
 Run by build/venv/real's Python with build/venv/genai's packages on PYTHONPATH.
 
