@@ -129,11 +129,11 @@ static uint32_t home_of(const opi_request *request, uint64_t stream, uint32_t *o
 uint32_t opi_stream_gap(const opi_request *request, uint64_t stream) {
   uint32_t n_homes = 1;
   const uint32_t home = home_of(request, stream, &n_homes);
-  const opi_shape *shape = request->shape;
+  const opi_shape *lead = request->shape->lead;
   if (n_homes == 1)
     return 0;
   const uint32_t position =
-      (uint32_t)(shape->n_requests %
+      (uint32_t)(lead->n_requests %
                  request->runs->lists->n_positions); /* n_positions is a multiple of n_homes */
   return (home + n_homes - position % n_homes) % n_homes;
 }

@@ -140,7 +140,8 @@ def peer(path):
 
 # ---- rows ----
 
-ONE, TWO = ["--device", "cpu,threads=1"], ["--stages", "2", "--device", "cpu:0,threads=1", "--device", "cpu:1,threads=1"]
+ONE = ["--device", "cpu,threads=1"]
+TWO = ["--stages", "2", *ONE]  # a rank has the device named last
 
 
 def speed(found):

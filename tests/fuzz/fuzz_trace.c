@@ -71,7 +71,7 @@ int cli_tokenizer_encode(const cli_tokenizer *tokenizer, const char *text, uint3
   return CLI_DONE;
 }
 
-/* ---- what a trace says ---- */
+/* ---- requests of a trace ---- */
 
 static void use_sampling(const cli_ask *ask) {
   opi_sampling how = opi_sampling_default;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs say behind prompts, greedily: transformers, of exported families; ONNX Runtime GenAI, of its builder's folders.
+"""Other programs' greedy answers to prompts: transformers', of exported families; ONNX Runtime GenAI, of its builder's folders.
 
 DIR/FAMILY/ gets model.onnx, a decoder of ../shared/models/modern (generate.py there) with room for long answers, and answers.json;
 DIR/genai-FORM/ a folder of GenAI's builder and answers.json: {"prompts": [[id]], "penalties": [of repetition, which keeps a tiny
 model from saying one word for ever], "answers": [[id]], "margins": [[by how much the likeliest was ahead of the second]], "largest":
-[[largest |logit|]]}. What is there is kept; what cannot be had is printed.
+[[largest |logit|]]}. Folders with answers are kept; a refusal is printed.
 
 Run by build/venv/real's Python with build/venv/genai's packages on PYTHONPATH.
 
@@ -107,7 +107,8 @@ def of_genai(form, folder, n):
     with tempfile.TemporaryDirectory() as source:
         decoders.checkpoint(source, "llama", NUMBERS, 5)
         decoders.build(source, folder, *FORMS[form])
-    model = og.Model(folder)
+    config = og.Config(folder)
+    model = og.Model(config)
     requests, answers, ahead = asked(NUMBERS["vocab_size"]), [], []
     for prompt, penalty in requests:
         params = og.GeneratorParams(model)
@@ -149,7 +150,7 @@ def main():
             else:
                 of_genai(name[6:], folder, args.tokens)
         except Exception as reason:  # of whatever other program
-            print(f"NOT MADE {name}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
+            print(f"NOT MADE {name}: {type(reason).__name__}: {str(reason).strip()[-300:]}", flush=True)
     return 0
 
 

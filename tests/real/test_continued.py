@@ -3,7 +3,7 @@
 # ctest: timeout=1800 label=full
 """generate against other programs (continued.py): greedy answers of 128 tokens, whole and in 2 stages, are those of transformers for
 ten families, and those of ONNX Runtime GenAI for its builder's fp32, fp16 and int4 folders, up to a token whose lead over the
-second is within the tolerance. Every difference is printed. What is made is kept in build/real/continued; without
+second is within the tolerance. Every difference is printed. All is kept in build/real/continued; without
 build/venv/real and build/venv/genai (./dev test --all makes them) nothing is tested."""
 import glob
 import json
@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "cli")]
 from command import DONE, SHARED, SOURCE, Count, need_command, run  # noqa: E402
 
-# Of the largest logit: half precision rounds every product, and integers of 4 bits meet activations rounded to 8.
+# By the largest logit: half precision rounds every product, and integers of 4 bits meet activations rounded to 8.
 TOLERANCES = {"genai-fp16": 1e-2, "genai-int4": 3e-2}
 TOLERANCE, LEAST, EOS = 1e-4, 10, 2
 
