@@ -10,9 +10,9 @@
  *
  * Invariants
  * - Everything below `lock` (asks.h, sequences, flights) is touched with it held. Callbacks run
- *   with it held too. What may be called inside one leaves the sequences of passes in flight alone:
- *   it opens sequences, begins turns of idle ones, looks; a cancel is noted, and done when the
- * turns are at rest (opi_generator_grant).
+ *   with it held too. Functions that may be called inside one leave the sequences of passes in
+ *   flight alone: they open sequences, begin turns of idle ones, look. A cancel is noted, and done
+ *   when the turns are at rest (opi_generator_grant).
  * - Each replica has a runner, sequences, pages and a thread of its own; a sequence keeps its
  *   replica, and so do its forks.
  * - A runner is called by one thread at a time: by its replica's, without the lock while it waits,
@@ -53,8 +53,8 @@ void opi_generator_stop(opi_generator *generator);
 void opi_generator_close(opi_generator *generator);
 /* driven: ends and begins passes as far as it can without waiting. Accepts NULL. */
 void opi_generator_step(opi_generator *generator);
-/* Is this thread inside a callback? Of the functions below those with (*) may be called there, on
- * sequences of the callback's own generator. */
+/* Is this thread inside a callback? Functions below with (*) may be called there, on sequences of
+ * the callback's own generator. */
 bool opi_generator_in_callback(void);
 
 /* (*) All fields but struct_size and bubble. Errors: STATE: in another's callback. */

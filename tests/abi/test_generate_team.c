@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Generation over two processes, as stages, as a tensor group and as replicas: the bits of the
  * reference in one, bytes as predicted in both; calls that belong to process 0 are refused
- * elsewhere; a process that dies ends every turn with a reason that names it. ctest: timeout=60
- * label=twice */
+ * elsewhere; a process that dies ends every turn with a reason that names it. ctest: timeout=60 */
 #include <pthread.h>
 #include <time.h>
 

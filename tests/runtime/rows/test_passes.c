@@ -333,7 +333,7 @@ static void test_bits(void) {
       {"llama_8block", "local", 1, 1, 64, 7, 72},      {"llama_8block", "local", 2, 3, 128, 1, 72},
       {"rows/group_query", "local", 4, 4, 64, 64, 70}, {"gpt_past", "emulated", 3, 2, 64, 7, 24},
       {"gpt_8block", "strict", 4, 2, 128, 7, 24},      {"rows/alibi", "local", 2, 4, 64, 1, 70},
-      {"llama_8block", "strict", 2, 2, 64, 7, 72, 2},  {"rows/alibi", "local", 1, 2, 64, 64, 70, 2},
+      {"rows/alibi", "strict", 2, 2, 64, 7, 70, 2},
   };
   for (size_t i = 0; i < OPI_COUNT(ways); ++i)
     try_way(&ways[i]);
