@@ -15,8 +15,8 @@ typedef struct opi_recompute {
   bool *kept;      /* [n_forward_values] outputs of chosen nodes that are kept nevertheless */
   bool *rows;      /* [n_forward_nodes] gathers rows, or gives them another shape */
   uint32_t *stack; /* [n_forward_nodes + 1] */
-  uint32_t *clone; /* [2][n_forward_values] the value that replaces it in backward nodes, and the one
-                      of gathered rows in W */
+  uint32_t *clone; /* [2][n_forward_values] the value that replaces it in backward nodes; that of
+                      gathered rows in W */
   opi_node *nodes; /* the new array */
   uint32_t n_chosen, n_nodes;
 } opi_recompute;

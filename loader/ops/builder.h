@@ -107,8 +107,8 @@ struct opi_builder {
 enum { OPI_DROPOUT_OFF = 0, OPI_DROPOUT_GRAPH = 1, OPI_DROPOUT_RATIO = 2 };
 
 /* Whether nodes that may have no effect are made (a Reshape to the shape that a value has) depends
- * on shapes. Of graphs that must have the same nodes for several numbers of rows, one *records* its
- * choices, and the others, made by the same calls, repeat them. */
+ * on shapes. If graphs for several numbers of rows must have the same nodes, one of them *records*
+ * its choices, and the others, made by the same calls, repeat them. */
 typedef struct opi_choices {
   opi_arena *arena; /* of the list */
   uint32_t *list;   /* [n] */

@@ -130,10 +130,16 @@ static opipe_status divide(const dividing *d, const char *whole, opipe_error *er
 static opipe_status divide_for_loss(const dividing *d, uint32_t target, opi_arena *arena,
                                     const int64_t **out_classes, opipe_error *err) {
   const opi_graph *g = d->bound->graph;
+  const opi_train_spec *spec = d->plan->train;
+  const uint32_t kind = spec == NULL ? (uint32_t)OPI_LOSS_OUTPUT : spec->loss.kind;
+  if (kind == OPI_LOSS_OUTPUT)
+    target = OPIPE_NONE;
+  else if (target == OPIPE_NONE)
+    target = opi_train_target(d->plan, g);
   const char *name = target == OPIPE_NONE ? NULL : g->values[target].name;
   bool consecutive = false;
   int32_t axis = -1;
-  if (name == NULL || d->plan->train->loss.kind != OPI_LOSS_CROSS_ENTROPY)
+  if (name == NULL || kind != OPI_LOSS_CROSS_ENTROPY)
     return divide(d, name, err);
   int64_t *parts = OPI_ARENA_ARRAY(arena, int64_t, d->plan->width);
   if (parts == NULL)

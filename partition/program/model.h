@@ -282,9 +282,9 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
 /* members.c: OPI_SHARD_* of all the plan's graphs. */
 uint32_t opi_tensor_flags(const opi_decision *plan);
 /* members.c: divides the graph of a variant's slice among the members of tensor groups, by the
- * stages of its nodes, into variant->shards. target: the value of `bound` to which a loss is
- * attached, OPIPE_NONE: none. *out_classes [width]: parts of the logits that a loss reads; NULL:
- * they are whole. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
+ * stages of its nodes, into variant->shards. target: the value of `bound` that a loss
+ * reads; OPIPE_NONE: found as in whole sequences. *out_classes [width]: parts of the logits that a
+ * loss reads; NULL: they are whole. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
 opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
                                 const opi_bound *bound, const uint32_t *stages, uint32_t target,
                                 uint32_t slice, opi_variant *variant, opi_cut_model *model,

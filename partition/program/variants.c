@@ -207,10 +207,7 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
   const uint32_t *stages = NULL, first = k * model->n_members;
   const int64_t *parts = NULL;
   OPI_TRY(assign(m, bound, &stages, err));
-  const uint32_t target = m->plan->train == NULL || m->plan->train->loss.kind == OPI_LOSS_OUTPUT
-                              ? OPIPE_NONE
-                          : tokens != NULL ? tokens->outputs[0].value
-                                           : opi_train_target(m->plan, bound->graph);
+  const uint32_t target = tokens != NULL ? tokens->outputs[0].value : OPIPE_NONE;
   OPI_TRY(
       opi_members_divide(m->plan, m->bind, bound, stages, target, k, variant, model, &parts, err));
   for (uint32_t i = 0; i < model->n_members; ++i) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists what the ranks here hold, for the comparison with other sessions. */
+#include <string.h>
+
 #include "runtime/session/alike.h"
 
 typedef struct held {
@@ -18,6 +20,18 @@ static const opi_compiled *plan_shape(const opi_session *session) {
 }
 
 /* The parameters of one member of a stage instance, if its rank is here. */
+/* Whether members of tensor groups have values of their own under the row's name: parts of a
+ * parameter, or of what is computed from parameters once. */
+static bool is_of_members(const opi_cut *table, uint32_t row) {
+  uint32_t i = 0;
+  if (table->parts == NULL || table->parts[row] != NULL)
+    return table->parts != NULL;
+  while (i < table->n_params &&
+         (i == row || strcmp(table->sources[i].name, table->sources[row].name) != 0))
+    ++i;
+  return i < table->n_params;
+}
+
 static opipe_status add_instance(const opi_compiled *t, uint32_t instance, uint32_t member, held *h,
                                  opipe_error *err) {
   const opi_setup *s = t->setup;
@@ -30,10 +44,9 @@ static opipe_status add_instance(const opi_compiled *t, uint32_t instance, uint3
       s->ranks[rank].sources != NULL ? s->ranks[rank].sources : s->shapes->master->sources;
   OPI_TRY(
       opi_member_params(t->model, instance / plan->n_replicas, member, &h->arena, &slots, &n, err));
-  const opi_param_part *const *parts = s->shapes->master->parts;
   for (uint32_t i = 0; i < n; ++i) {
-    if (parts != NULL && parts[slots[i]] != NULL)
-      continue; /* other members' parts have the same name and other values */
+    if (is_of_members(s->shapes->master, slots[i]))
+      continue;
     opi_held_param *p = &h->list[h->n++];
     *p = (opi_held_param){
         .source = &sources[slots[i]], .backend = s->env.backends[rank].id, .rank = rank};

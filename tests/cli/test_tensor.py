@@ -285,6 +285,14 @@ def check_shared_heads(count, scratch):
         count.check(f"steps of {name} after a resume", None if near else str(lines))
 
 
+def check_team(count):
+    """Members in processes of their own: what each computes from its parts of parameters has one name, and other values."""
+    words = ["run", MODEL, *SHAPE, "--tensor", "2", "--stages", "2", "--schedule", "terapipe:slices=2", "--reference"]
+    result = run("launch", "-n", "4", "--", *words)
+    good = result.status == DONE and "identical to the plan's reference" in result.out
+    count.check("a process for every member", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
+
+
 def check_refusals(count):
     os.environ["OPIPE_WITHOUT_COLLECTIVES"] = "1"  # of the impaired transport
     for words, status, text in REFUSALS:
@@ -309,6 +317,7 @@ def main():
         check_rows(count, scratch)
         check_annotated(count, scratch)
     check_sent_gradients(count)
+    check_team(count)
     check_refusals(count)
     return count.finish()
 

@@ -76,7 +76,7 @@ def check_trained(count):
                 continue
             ranks = str(2 * int(width[0]) * int(replicas))
             words = [*TRAIN[1:], "--schedule", schedule, "--ranks", ranks, "--tensor", width, "--replicas", replicas, "--microbatches", "12",
-                     "--batch", "12", "--optimizer", "adamw:lr=0.001", "--clip", "0.5"]
+                     "--batch", "24" if "halving" in schedule else "12", "--optimizer", "adamw:lr=0.001", "--clip", "0.5"]
             count.check(f"train {schedule} --tensor {width} --replicas {replicas}", trained(*words))
 
 
