@@ -122,14 +122,20 @@ opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan,
   OPI_TRY(cut_and_play(&p, err));
   const double rate = plan->predicted.passes.tokens_per_s;
   const uint32_t n_pages = g->n_pages;
+  const size_t n_bytes = plan->decided.n_nodes * sizeof *plan->decided.stage_of_node;
   if (plan->decided.n_stages == 1 || cutter->given || few == many ||
       !same_nodes(bound->graph, profiles->bound[few]->graph))
     return OPIPE_OK;
+  const uint32_t *before = opi_arena_copy(&plan->arena, plan->decided.stage_of_node, n_bytes);
+  if (before == NULL)
+    return opi_fail_nomem(err, n_bytes, "a cut");
   take_times(&p, few);
   const opipe_status status = cut_and_play(&p, &own);
   if (status < 0 && status != OPIPE_E_LIMIT)
     return opi_fail(err, status, "%s", own.message);
-  if (status == OPIPE_OK && plan->predicted.passes.tokens_per_s > rate && g->n_pages >= n_pages)
+  const bool same = memcmp(before, plan->decided.stage_of_node, n_bytes) == 0;
+  const bool faster = plan->predicted.passes.tokens_per_s > rate;
+  if (status == OPIPE_OK && g->n_pages >= n_pages && (faster || same))
     return OPIPE_OK;
   take_times(&p, many);
   return cut_and_play(&p, err);
