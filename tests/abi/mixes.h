@@ -126,7 +126,9 @@ static inline void mix_open(mix *m, const mix_way *w) {
                  form->shared ? "models/modern" : "tests/data", form->name);
   const opipe_context_params context = {
       .struct_size = sizeof context, .plugin_paths = plugins, .n_plugin_paths = 2};
-  const opipe_device_choice device = {.kind = "cpu", .threads = 1};
+  const bool queues = w->at[MIX_TRANSPORT] == 2; /* devices that queue work, too */
+  const opipe_device_choice device = {
+      .kind = queues ? "emulated" : "cpu", .options = queues ? "async=1" : NULL, .threads = 1};
   /* pages of 1.2 contexts, rounded up */
   const opipe_generation_params generation = {
       .struct_size = sizeof generation,
