@@ -61,7 +61,7 @@ static const mix_form mix_families[] = {
 enum { MIX_FAMILIES = sizeof mix_families / sizeof mix_families[0] };
 enum {
   MIX_FORMS = sizeof mix_forms / sizeof mix_forms[0],
-  MIX_SHORT = MIX_FORMS - 4 /* the last are also without past keys, or in test_passes */
+  MIX_SHORT = MIX_FORMS - 4 /* the last four add nothing to a cover */
 };
 
 /* Levels of what varies beside the form; a way holds an index of each. */
