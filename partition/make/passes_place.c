@@ -124,6 +124,7 @@ opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan,
   const uint32_t n_pages = g->n_pages, limits = plan->predicted.pages_rank;
   const size_t n_bytes = plan->decided.n_nodes * sizeof *plan->decided.stage_of_node;
   if (plan->decided.n_stages == 1 || cutter->given || few == many ||
+      opi_plan_width(&plan->decided) > 1 || /* members' costs are theirs alone */
       !same_nodes(bound->graph, profiles->bound[few]->graph))
     return OPIPE_OK;
   const uint32_t *before = opi_arena_copy(&plan->arena, plan->decided.stage_of_node, n_bytes);
