@@ -58,8 +58,8 @@ typedef struct opi_passes_cutter {
 opipe_status opi_passes_cut(opi_plan *plan, opi_bound *bound, const opi_passes_cutter *cutter,
                             opipe_error *err);
 /* Cuts and plays. A pass of few rows spends its time otherwise than one of many: of the cuts that
- * balance one and the other, the plan keeps the one with more tokens per second, unless it has
- * fewer pages. */
+ * balance one and the other, the plan keeps the one with more tokens per second, unless fewer
+ * pages fit. Predicted times of stages are then those of such a pass. */
 opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan, opi_bound *bound,
                               const opi_passes_cutter *cutter, opipe_error *err);
 /* Plays the plan's cut: times of every class; where `groups` is 0, the passes in flight, of which

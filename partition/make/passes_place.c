@@ -92,8 +92,8 @@ typedef struct passes_placing {
   uint32_t groups, pages;
 } passes_placing;
 
-static opipe_status cut_and_play(const passes_placing *p, opipe_error *err) {
-  p->plan->decided.binding.generation.n_pages = p->pages;
+static opipe_status cut_and_play(const passes_placing *p, uint32_t pages, opipe_error *err) {
+  p->plan->decided.binding.generation.n_pages = pages;
   OPI_TRY(opi_passes_cut(p->plan, p->bound, p->cutter, err));
   return opi_passes_time(p->profiles, p->plan, p->groups, err);
 }
@@ -119,18 +119,28 @@ opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan,
   const passes_placing p = {profiles, plan, bound, cutter, g->groups, g->n_pages};
   const uint32_t many = profiles->n_classes - 1, few = opi_passes_decode_class(&plan->decided);
   opipe_error own = OPIPE_ERROR_INIT;
-  OPI_TRY(cut_and_play(&p, err));
+  OPI_TRY(cut_and_play(&p, p.pages, err));
   const double rate = plan->predicted.passes.tokens_per_s;
-  const uint32_t n_pages = g->n_pages;
+  const uint32_t n_pages = g->n_pages, limits = plan->predicted.pages_rank;
+  const size_t n_bytes = plan->decided.n_nodes * sizeof *plan->decided.stage_of_node;
   if (plan->decided.n_stages == 1 || cutter->given || few == many ||
+      opi_plan_width(&plan->decided) > 1 || /* members' costs are theirs alone */
       !same_nodes(bound->graph, profiles->bound[few]->graph))
     return OPIPE_OK;
+  const uint32_t *before = opi_arena_copy(&plan->arena, plan->decided.stage_of_node, n_bytes);
+  if (before == NULL)
+    return opi_fail_nomem(err, n_bytes, "a cut");
   take_times(&p, few);
-  const opipe_status status = cut_and_play(&p, &own);
+  const opipe_status status = cut_and_play(&p, n_pages, &own);
   if (status < 0 && status != OPIPE_E_LIMIT)
     return opi_fail(err, status, "%s", own.message);
-  if (status == OPIPE_OK && plan->predicted.passes.tokens_per_s > rate && g->n_pages >= n_pages)
+  const bool same = memcmp(before, plan->decided.stage_of_node, n_bytes) == 0;
+  const bool faster = plan->predicted.passes.tokens_per_s > rate;
+  if (status == OPIPE_OK && (faster || same)) {
+    if (limits != OPIPE_NONE)
+      (void)opi_passes_room(plan, &plan->predicted.pages_rank);
     return OPIPE_OK;
+  }
   take_times(&p, many);
-  return cut_and_play(&p, err);
+  return cut_and_play(&p, p.pages, err);
 }

@@ -271,7 +271,7 @@ static opipe_status play(timing *t, uint32_t groups) {
     g->groups = opi_passes_best_groups(&t->times, g->active, OPI_GROUPS_MOST, keys, &played);
   else
     played = opi_passes_play_decode(&t->times, g->active, groups, keys);
-  out->tokens_per_s = played.tokens_per_s;
+  out->tokens_per_s = played.tokens_per_s * t->plan->decided.n_replicas;
   out->idle = played.idle;
   choose_slices(t);
   try_replicas(t);

@@ -27,7 +27,7 @@ static void test_every_combination(void) {
 static void test_families(void) {
   opi_test_random random = {13};
   mix_counts counts = {.runs = 0};
-  mix_way w;
+  mix_way w = {.form = NULL};
   if (opi_test_shared("models/modern") == NULL)
     return;
   for (uint32_t f = 0; f < MIX_FAMILIES; ++f) {
