@@ -46,13 +46,13 @@ static opipe_status add(finding *f, uint32_t instance, const opi_passed *list, u
                         sizeof *t->passed.list))
       return opi_fail_nomem(f->err, n * sizeof *t->passed.list, "parts of backwards");
     t->passed.list[(*io_n)++] =
-        (opi_part_run){.instance = instance, .place = (uint32_t)list[i].at, .n = list[i].n};
+        (opi_sum_point){.instance = instance, .place = (uint32_t)list[i].at, .n = list[i].n};
     uint32_t n_places = 0;
     if (!last)
       continue;
     if (places_of(f, &t->lists->steps[list[i].step], &n_places) == NULL)
       n_places = 1;
-    t->passed.list[(*io_n)++] = (opi_part_run){.instance = instance, .place = n_places};
+    t->passed.list[(*io_n)++] = (opi_sum_point){.instance = instance, .place = n_places};
     t->passed.first[list[i].step + 1] = *io_n;
   }
   return f->status;
