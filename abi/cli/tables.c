@@ -318,8 +318,7 @@ const cli_option cli_option_rows[] = {
     {PLANNER, "allow-stale", NULL, "auto: allow schedules with delayed weights",
      BITS(planner.flags, OPIPE_STRATEGY_ALLOW_STALE), .in_plan = true},
     {PLANNER, "hypothetical", NULL,
-     "auto: tensor groups and sharded optimizers also where other plans fit, and strategies that "
-     "cannot be executed, which are only printed and simulated",
+     "auto: also strategies that cannot be executed, which are only printed and simulated",
      BITS(planner.flags, OPIPE_STRATEGY_HYPOTHETICAL), .in_plan = true},
     {PLANNER, "rows", "N",
      "samples of a micro-batch, for dapple, pipedream and auto (1); for generation most tokens of "

@@ -34,6 +34,17 @@ typedef struct opi_opset {
   int64_t version;
 } opi_opset;
 
+/* A sharding spec of IR 11: how a tensor of a node lies on devices. */
+typedef struct opi_sharding {
+  const char *node, *tensor;
+  int64_t axis,
+      extent; /* of more than one shard; axis below 0: from the last; extent 0: not said */
+  int64_t first_device;
+  uint32_t n_shards, n_devices; /* equal parts along the axis, one on each device; n_shards 1: each
+                                   device has all of it */
+  const char *why;              /* why no plan can be made of it; NULL: one can */
+} opi_sharding;
+
 typedef struct opi_model {
   const opipe_allocator *allocator;
   opi_arena arena;      /* owns everything below */
@@ -51,6 +62,8 @@ typedef struct opi_model {
   void *built;             /* `file`, if made from a host's tables; else NULL */
   uint64_t external_bytes; /* of external data in use */
   int32_t n_stages;        /* from pipeline_stage annotations: 1 + the largest; 0: none */
+  uint32_t n_shardings;
+  opi_sharding *shardings;      /* [n_shardings] in the order of nodes */
   struct opi_mapping *mappings; /* private to loader/wire */
   struct opi_row_model *rows;   /* loader/passes/row_model.h; NULL: as the file has it */
 } opi_model;

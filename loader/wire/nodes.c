@@ -69,7 +69,8 @@ static size_t listed_at(const OpiOnnx__ModelProto *model, const char *id) {
 }
 
 /* A file may be annotated for several machines: the configuration that the model lists last, of
- * those that give nodes a stage, is read; where none is listed, the first that a node names. */
+ * those that give nodes a stage or tensors a sharding, is read; where none is listed, the first
+ * that a node names. */
 void opi_wire_choose_configuration(opi_load *load) {
   const OpiOnnx__GraphProto *graph = load->message->graph;
   const char *last = NULL;
@@ -78,7 +79,8 @@ void opi_wire_choose_configuration(opi_load *load) {
     for (size_t i = 0; i < graph->node[n]->n_device_configurations; ++i) {
       const OpiOnnx__NodeDeviceConfigurationProto *entry = graph->node[n]->device_configurations[i];
       const char *id = opi_wire_text(entry->configuration_id);
-      if (!entry->has_pipeline_stage || (last != NULL && strcmp(id, last) == 0))
+      const bool says = entry->has_pipeline_stage || entry->n_sharding_spec != 0;
+      if (!says || (last != NULL && strcmp(id, last) == 0))
         continue;
       last = id;
       const size_t at = listed_at(load->message, id);
@@ -213,6 +215,7 @@ opipe_status opi_wire_node(opi_scope *scope, const OpiOnnx__NodeProto *message, 
   OPI_TRY(name_node(scope, message, index, &site.name, err));
   const int32_t stage = scope->stage;
   OPI_TRY(read_stage(scope->load, message, &site.stage, err));
+  OPI_TRY(opi_wire_shardings(scope->load, message, site.name, err));
   /* Subgraphs that are read on the way belong to this node. */
   if (in_main)
     scope->source = site.source;

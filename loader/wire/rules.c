@@ -29,7 +29,16 @@ static const opi_field_rule model[] = {
 static const opi_field_rule opset[] = {ONE(1, TEXT, "domain"), ONE(2, INT, "version")};
 static const opi_field_rule configuration[] = {ONE(1, TEXT, "name"), ONE(2, INT, "num_devices")};
 static const opi_field_rule node_configuration[] = {ONE(1, TEXT, "configuration_id"),
+                                                    SUBS(2, SHARDING, "sharding_spec"),
                                                     ONE(3, INT, "pipeline_stage")};
+static const opi_field_rule sharding[] = {ONE(1, TEXT, "tensor_name"), MANY(2, INTS, "device"),
+                                          SUBS(3, DEVICE_GROUP, "index_to_device_group_map"),
+                                          SUBS(4, SHARDED_DIM, "sharded_dim")};
+static const opi_field_rule device_group[] = {ONE(1, INT, "key")};
+static const opi_field_rule sharded_dim[] = {ONE(1, INT, "axis"),
+                                             SUBS(2, SIMPLE_SHARDING, "simple_sharding")};
+static const opi_field_rule simple_sharding[] = {ONE(1, INT, "dim_value"),
+                                                 ONE(3, INT, "num_shards")};
 static const opi_field_rule graph[] = {
     SUBS(1, NODE, "node"),          ONE(2, TEXT, "name"),
     SUBS(5, TENSOR, "initializer"), SUBS(11, VALUE_INFO, "input"),
@@ -111,6 +120,10 @@ static const opi_message_rule rules[OPI_MSG_COUNT] = {
     RULES(OPSET, opset, OpiOnnx__OperatorSetIdProto),
     RULES(CONFIGURATION, configuration, OpiOnnx__DeviceConfigurationProto),
     RULES(NODE_CONFIGURATION, node_configuration, OpiOnnx__NodeDeviceConfigurationProto),
+    RULES(SHARDING, sharding, OpiOnnx__ShardingSpecProto),
+    RULES(DEVICE_GROUP, device_group, OpiOnnx__IntIntListEntryProto),
+    RULES(SHARDED_DIM, sharded_dim, OpiOnnx__ShardedDimProto),
+    RULES(SIMPLE_SHARDING, simple_sharding, OpiOnnx__SimpleShardedDimProto),
     RULES(GRAPH, graph, OpiOnnx__GraphProto),
     RULES(NODE, node, OpiOnnx__NodeProto),
     RULES(ATTRIBUTE, attribute, OpiOnnx__AttributeProto),

@@ -77,7 +77,8 @@ typedef struct opi_load {
   opi_map *functions;        /* key of domain, name and overload -> index; NULL: no functions */
   opi_text key;              /* scratch: key of a function being looked up */
   opi_map *domains;          /* domains already warned about */
-  const char *configuration; /* the one whose pipeline stages are read; NULL: none */
+  const char *configuration; /* the one whose stages and shardings are read; NULL: none */
+  uint32_t room_shardings;
   uint32_t n_nodes, n_scopes;
   uint64_t aligned_bytes; /* copied for alignment */
   uint32_t warned;        /* OPI_WARNED_* */
@@ -232,8 +233,11 @@ opipe_status opi_wire_define_outputs(opi_scope *scope, const OpiOnnx__NodeProto 
 /* Opset version of the domain according to the scope's imports. */
 opipe_status opi_wire_version(opi_scope *scope, const char *domain, const char *op,
                               uint32_t *out_version, opipe_error *err);
-/* Chooses the configuration whose pipeline stages are read: sets load->configuration. */
+/* Chooses the configuration whose stages and shardings are read: sets load->configuration. */
 void opi_wire_choose_configuration(opi_load *load);
+/* shardings.c: appends the sharding specs of a node to the model's. */
+opipe_status opi_wire_shardings(opi_load *load, const OpiOnnx__NodeProto *message, const char *node,
+                                opipe_error *err);
 /* Maps "ai.onnx" and NULL to "". */
 const char *opi_wire_domain(const char *domain);
 /* Indexes the functions; then finds the one that a node calls: *out_function NULL if none. */

@@ -11,7 +11,7 @@ typedef struct position {
 } position;
 
 typedef struct passing {
-  const opi_passing *from;
+  const opi_passed_query *from;
   opi_arena *arena;
   uint32_t *steps; /* [n_steps] COMPUTEs of the last backward, rising */
   double *ends;    /* [n_steps] where each ends: its last place, or 1 */
@@ -102,7 +102,7 @@ static bool is_behind(position a, position b) {
 }
 
 /* Whether slot i is the bucket's lowest. */
-static bool ends_bucket(const opi_passing *from, uint32_t i) {
+static bool ends_bucket(const opi_passed_query *from, uint32_t i) {
   uint32_t k = i;
   while (k > 0 && from->buckets[k - 1] != from->buckets[i])
     --k;
@@ -120,7 +120,7 @@ static uint32_t thin(opi_passed *list, uint32_t n) {
   return kept;
 }
 
-opipe_status opi_passed_find(const opi_passing *from, opi_arena *arena, opi_passed **out_list,
+opipe_status opi_passed_find(const opi_passed_query *from, opi_arena *arena, opi_passed **out_list,
                              uint32_t *out_n, opipe_error *err) {
   passing p = {.from = from, .arena = arena, .err = err};
   *out_n = 0;

@@ -28,7 +28,7 @@ typedef struct opi_passed {
  * until the next call, and their number; NULL: it does not run in parts. */
 typedef const uint32_t *(*opi_places_fn)(void *ctx, const opi_step *step, uint32_t *out_n);
 
-typedef struct opi_passing {
+typedef struct opi_passed_query {
   const opi_piece_plan *plan;
   const opi_lists *lists;
   const opi_cut *const *cuts; /* [OPI_ROW_CLASSES] */
@@ -38,11 +38,11 @@ typedef struct opi_passing {
   uint32_t n_slots;
   opi_places_fn places; /* NULL: programs are not compiled, and shares of time are told */
   void *ctx;
-} opi_passing;
+} opi_passed_query;
 
 /* Lists where buckets are complete, in order; none: at the REDUCE alone. out_list [n] in `arena`.
  * Errors: NOMEM. */
-opipe_status opi_passed_find(const opi_passing *from, opi_arena *arena, opi_passed **out_list,
+opipe_status opi_passed_find(const opi_passed_query *from, opi_arena *arena, opi_passed **out_list,
                              uint32_t *out_n, opipe_error *err);
 
 #endif /* OPI_LISTS_PASSED_H */

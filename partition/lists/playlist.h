@@ -6,7 +6,7 @@
 #include "partition/lists/lists.h"
 #include "partition/plan/playlist.h"
 
-/* What devices tell of sums. */
+/* Devices tell of sums: */
 typedef struct opi_playlist_facts {
   const uint64_t *sums; /* [parameters] bytes that a sum over ranks moves for each
                            (partition/memory/predict.h); NULL: unknown, dense bytes are taken */

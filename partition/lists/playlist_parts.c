@@ -55,14 +55,14 @@ static opipe_status find_points(opi_playlist_maker *m, uint32_t rank, uint32_t r
   uint32_t n = 0, room = *io_room;
   if (++m->sums.n_come[w] < opi_playlist_reduces(m, rank, whole))
     return OPIPE_OK;
-  const opi_passing from = {.plan = m->plan,
-                            .lists = m->lists,
-                            .cuts = (const opi_cut *const *)m->model->cuts,
-                            .rank = rank,
-                            .reduce = reduce,
-                            .slots = &m->sums.slots[first],
-                            .buckets = &m->sums.buckets[first],
-                            .n_slots = m->sums.slot_first[w + 1] - first};
+  const opi_passed_query from = {.plan = m->plan,
+                                 .lists = m->lists,
+                                 .cuts = (const opi_cut *const *)m->model->cuts,
+                                 .rank = rank,
+                                 .reduce = reduce,
+                                 .slots = &m->sums.slots[first],
+                                 .buckets = &m->sums.buckets[first],
+                                 .n_slots = m->sums.slot_first[w + 1] - first};
   OPI_TRY(opi_passed_find(&from, &m->scratch, &list, &n, m->err));
   if (!opi_arena_grow(&m->scratch, (void **)&p->list, io_room, *io_n + n, sizeof *p->list) ||
       !opi_arena_grow(&m->scratch, (void **)&p->shard, &room, *io_n + n, sizeof *p->shard))
@@ -133,9 +133,8 @@ opipe_status opi_playlist_works_add(opi_playlist_maker *m, const opi_playlist_wo
 static opipe_status start(opi_playlist_maker *m, const opi_step *step, double until,
                           uint32_t *io_next, uint32_t end) {
   const opi_playlist_points *p = &m->points;
-  for (; *io_next < end && p->list[*io_next].at <= until; ++*io_next) {
+  for (; *io_next < end && p->list[*io_next].at <= until; ++*io_next)
     OPI_TRY(opi_playlist_buckets_start(m, p->shard[*io_next], step->replica, p->list[*io_next].n));
-  }
   return OPIPE_OK;
 }
 

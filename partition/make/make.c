@@ -28,7 +28,8 @@ enum { STAGES_MOST = 4096 };
 typedef struct planner {
   const opi_plan_env *env;
   const opipe_plan_params *params;
-  const opi_train_spec *spec; /* NULL: a forward plan */
+  opipe_plan_params own_params; /* with the width of sharding specs */
+  const opi_train_spec *spec;   /* NULL: a forward plan */
   opi_making making;
   opi_plan *plan;         /* making.plan */
   opi_layout_wish wish;   /* replicas are set at the start, the rest by the layout */
@@ -625,6 +626,7 @@ static opipe_status make(planner *p) {
   opi_decision *decided = &plan->decided;
   opi_model_fingerprint(p->env->model, decided->fingerprint);
   decided->depth = p->params->depth == 0 ? 2 : p->params->depth;
+  OPI_TRY(opi_shardings_take(p->env->model, &p->params, &p->own_params, &p->making.specs, p->err));
   decided->width = p->params->tensor;
   decided->division.sequence = (p->params->flags & OPIPE_PLAN_SEQUENCE) != 0;
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));

@@ -23,6 +23,7 @@ typedef struct opi_making {
   const char *offload;           /* glob of stashes to offload; NULL: the plan's own */
   bool offload_least;            /* of those that match, only as many as caps demand */
   uint64_t offload_bytes;        /* most host memory of a rank for it; 0: no limit */
+  bool specs;                    /* the file's sharding specs must say what is divided how */
 } opi_making;
 
 /* How stashes are offloaded. */

@@ -27,6 +27,17 @@ typedef struct opi_tensor_costs {
  * device. */
 opipe_status opi_tensor_share_costs(const opi_tensor_costs *costs, opipe_error *err);
 
+/* shardings.c: the width of a file's sharding specs, unless annotations are ignored: *io_params
+ * becomes `own`, a copy with it. *out_checks: the specs must say how the model is divided. Errors:
+ * UNSUPPORTED names the spec that no plan can be made of, or two widths; INVALID, another width is
+ * asked for. */
+opipe_status opi_shardings_take(const opi_model *file, const opipe_plan_params **io_params,
+                                opipe_plan_params *own, bool *out_checks, opipe_error *err);
+/* shardings.c: whether every spec says how the model is divided. Errors: INVALID, UNSUPPORTED, the
+ * tensor with both axes, or why it cannot be used. */
+opipe_status opi_shardings_check(const opi_model *file, const opi_cut_model *model,
+                                 opipe_error *err);
+
 /* Notes how the graph is divided, or compares it with what the plan says. Errors: INVALID, both. */
 opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, opipe_error *err);
 /* Notes the collectives of every stage and the nodes that stay whole. */

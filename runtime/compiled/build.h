@@ -85,7 +85,7 @@ void opi_batches_stop(opi_compiled *shape);
 opipe_status opi_moves_make(opi_compiled *shape, opipe_error *err);
 void opi_moves_stop(opi_compiled *shape);
 
-/* -- passed.c: fills part_runs, once weights are open -- */
+/* -- passed.c: fills `passed`, once weights are open -- */
 opipe_status opi_parts_find(opi_compiled *shape, opipe_error *err);
 
 /* -- params.c: prepares the ranks' parameter sets; in tensor groups, their sources -- */

@@ -42,18 +42,18 @@ static opipe_status add(finding *f, uint32_t instance, const opi_passed *list, u
   opi_compiled *t = f->t;
   for (uint32_t i = 0; i < n; ++i) {
     const bool last = i + 1 == n || list[i + 1].step != list[i].step;
-    if (!opi_arena_grow(&t->arena, (void **)&t->part_runs, &f->room, *io_n + 2,
-                        sizeof *t->part_runs))
-      return opi_fail_nomem(f->err, n * sizeof *t->part_runs, "parts of backwards");
-    t->part_runs[(*io_n)++] =
-        (opi_part_run){.instance = instance, .place = (uint32_t)list[i].at, .n = list[i].n};
+    if (!opi_arena_grow(&t->arena, (void **)&t->passed.list, &f->room, *io_n + 2,
+                        sizeof *t->passed.list))
+      return opi_fail_nomem(f->err, n * sizeof *t->passed.list, "parts of backwards");
+    t->passed.list[(*io_n)++] =
+        (opi_sum_point){.instance = instance, .place = (uint32_t)list[i].at, .n = list[i].n};
     uint32_t n_places = 0;
     if (!last)
       continue;
     if (places_of(f, &t->lists->steps[list[i].step], &n_places) == NULL)
       n_places = 1;
-    t->part_runs[(*io_n)++] = (opi_part_run){.instance = instance, .place = n_places};
-    t->part_first[list[i].step + 1] = *io_n;
+    t->passed.list[(*io_n)++] = (opi_sum_point){.instance = instance, .place = n_places};
+    t->passed.first[list[i].step + 1] = *io_n;
   }
   return f->status;
 }
@@ -70,7 +70,7 @@ static opipe_status find_rank(finding *f, uint32_t *io_n) {
     const uint32_t part = opi_weights_instance_at(t, instance);
     opi_passed *list = NULL;
     uint32_t n = 0;
-    const opi_passing from = {
+    const opi_passed_query from = {
         .plan = t->pieces,
         .lists = lists,
         .cuts = (const opi_cut *const *)t->model->cuts,
@@ -96,8 +96,8 @@ static opipe_status find_all(finding *f) {
   f->slots = OPI_ARENA_ARRAY(&f->scratch, uint32_t, n_params);
   f->buckets = OPI_ARENA_ARRAY(&f->scratch, uint32_t, n_params);
   f->ends = OPI_ARENA_ARRAY(&f->scratch, uint32_t, n_params);
-  t->part_first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)n_steps + 1);
-  if (f->slots == NULL || f->buckets == NULL || f->ends == NULL || t->part_first == NULL)
+  t->passed.first = OPI_ARENA_ARRAY(&t->arena, uint32_t, (size_t)n_steps + 1);
+  if (f->slots == NULL || f->buckets == NULL || f->ends == NULL || t->passed.first == NULL)
     return opi_fail_nomem(f->err, n_params * sizeof *f->slots, "parts of backwards");
   for (uint32_t k = 0; k < s->n_here; ++k) { /* ranks rise, and so do their steps */
     f->rank = &s->ranks[s->here[k]];
@@ -105,8 +105,8 @@ static opipe_status find_all(finding *f) {
       OPI_TRY(find_rank(f, &n));
   }
   for (uint32_t i = 1; i <= n_steps; ++i) {
-    if (t->part_first[i] < t->part_first[i - 1])
-      t->part_first[i] = t->part_first[i - 1];
+    if (t->passed.first[i] < t->passed.first[i - 1])
+      t->passed.first[i] = t->passed.first[i - 1];
   }
   return OPIPE_OK;
 }

@@ -136,11 +136,15 @@ typedef struct opi_move_run {
 } opi_move_run;
 
 /* A point of a program at which gradients are complete (partition/lists/passed.h). */
-typedef struct opi_part_run {
+typedef struct opi_sum_point {
   uint32_t instance; /* of the weights */
   uint32_t place;    /* of its program; 0: before it */
   uint32_t n;        /* gradients that are complete */
-} opi_part_run;
+} opi_sum_point;
+typedef struct opi_sum_points {
+  opi_sum_point *list; /* by step, then place; the last of a step is the program's end, with n 0 */
+  uint32_t *first;     /* [n_steps + 1]; NULL: programs run as a whole */
+} opi_sum_points;
 
 typedef struct opi_compiled {
   opi_setup *setup;
@@ -156,9 +160,8 @@ typedef struct opi_compiled {
   opi_wire *wires;           /* [n_streams] */
   opi_message_run *messages; /* [n_messages] */
   opi_meets meets;
-  opi_move_run *move_runs;   /* [n_moves] */
-  opi_part_run *part_runs;   /* by step, then place */
-  uint32_t *part_first;      /* [n_steps + 1] into part_runs; NULL: programs run as a whole */
+  opi_move_run *move_runs; /* [n_moves] */
+  opi_sum_points passed;
   opi_pinned *offloads;      /* [n_ranks] host memory in which stashes wait */
   opipe_binding **bound;     /* [n_steps] COMPUTE: inference runs it so; NULL: nothing to run */
   uint32_t *binding_of_step; /* [n_steps] COMPUTE: index in its unit's bindings */

@@ -122,10 +122,10 @@ opipe_status opi_program_run_parts(opi_rank *rank, opi_errand *work, opipe_bindi
                                    uint32_t n_scalars, opipe_error *err) {
   const opi_compiled *t = work->shape;
   const uint32_t index = (uint32_t)(work->step - t->lists->steps);
-  const uint32_t last = t->part_first[index + 1] - 1, end = t->part_runs[last].place;
+  const uint32_t last = t->passed.first[index + 1] - 1, end = t->passed.list[last].place;
   uint32_t from = 0;
-  for (uint32_t i = t->part_first[index]; i <= last; ++i) {
-    const opi_part_run *part = &t->part_runs[i];
+  for (uint32_t i = t->passed.first[index]; i <= last; ++i) {
+    const opi_sum_point *part = &t->passed.list[i];
     if (part->place > from) {
       const bool whole = from == 0 && part->place == end;
       work->more = part->place < end;

@@ -95,7 +95,7 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
   if (binding == OPIPE_NONE || (evaluate && opi_request_failed(request)))
     return OPIPE_OK;
   const bool parts =
-      !evaluate && t->part_first != NULL && t->part_first[index] != t->part_first[index + 1];
+      !evaluate && t->passed.first != NULL && t->passed.first[index] != t->passed.first[index + 1];
   if (parts && !opi_ahead_has_room_for(rank, OPI_PARTS_MOST + 1))
     return OPIPE_PENDING;
   const opi_program_unit *unit =

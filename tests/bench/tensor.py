@@ -4,7 +4,7 @@
 same; both beside torch's parallelize_module over gloo. The time of a plan of 8 ranks and 64 micro-batches.
 
 A way is a process: a turn of it runs some requests, one at a time, or steps; set-up is left out. Ways take turns in alternating order; a
-round's ratio is that of its turns. What two threads gain over one on this machine tells what two ranks can gain.
+round's ratio is that of its turns. The gain of two threads over one on this machine bounds that of two ranks.
 
 usage: tensor.py --models DIR [--model NAME] [--rounds N] [--only request,training,plan] [--record]
 exit status: 1 where a way of ours failed; an aim that was missed is only said

@@ -248,6 +248,67 @@ def check_annotated(count, scratch):
     good = len(found) == 33 and all(found.get(name) == spec for name, spec in wanted.items())
     count.check("sharding specs", None if good else f"{len(found)}: {[found.get(name) for name in wanted]}")
     count.check("a model with sharding specs", problem_of(path, *SHAPE, "--tensor", "2"))
+    check_specs(count, scratch, path)
+
+
+def check_specs(count, scratch, path):
+    """A file's specs give the width, and say how the model is divided; what cannot be used is refused by name."""
+    shape = ["--bind", "batch=3,seq=8"]
+    plan = run("plan", path, *shape, "--json")
+    read = json.loads(plan.out) if plan.status == DONE else {}
+    count.check("the width of a file's specs", None if read.get("tensor", {}).get("width") == 2 and len(read["stages"]) == 2 else plan.err[-300:])
+    count.check("a run by a file's specs", problem_of(path, *SHAPE))
+    plain = run("plan", path, *shape, "--ignore-annotations", "--json")
+    count.check("specs that are ignored", None if plain.status == DONE and "tensor" not in json.loads(plain.out) else plain.err[-300:])
+    wider = run("plan", path, *shape, "--tensor", "3", "--stages", "2")
+    count.check("another width", None if wider.status == REFUSED and "groups of 3 members; the file's sharding specs are of 2" in wider.err else wider.err[-300:])
+    try:
+        import onnx
+    except ImportError:
+        count.skip("the package onnx is not there: no specs by others")
+        return
+
+    def changed(change):
+        model = onnx.load(path)
+        by_tensor = {}
+        for node in model.graph.node:
+            for entry in node.device_configurations:
+                for spec in entry.sharding_spec:
+                    by_tensor.setdefault(spec.tensor_name, []).append((node, entry, spec))
+        change(by_tensor)
+        other = os.path.join(scratch, "specs.onnx")
+        onnx.save(model, other)
+        return run("plan", other, *shape)
+
+    def turn(specs):
+        for _, _, spec in specs["h.0.up.weight"]:
+            spec.sharded_dim[0].axis = 0
+
+    def group(specs):
+        specs["h.0.up.weight"][0][2].index_to_device_group_map.add(key=-1, value=[0, 1])
+
+    def activation(specs):
+        node, entry, spec = specs["h.0.up.weight"][0]
+        entry.sharding_spec.add().CopyFrom(spec)
+        entry.sharding_spec[-1].tensor_name = node.output[0]
+
+    def whole(specs):
+        node, entry, spec = specs["h.0.up.weight"][0]
+        entry.sharding_spec.add().CopyFrom(spec)
+        entry.sharding_spec[-1].tensor_name = "wpe.weight"
+
+    def more(specs):
+        specs["h.0.up.weight"][0][2].sharded_dim.add().axis = 0
+
+    cases = ((turn, "'h.0.up.weight'", "axis 0, operators' rules divide it along axis 1"), (group, "'h.0.up.weight'", "index_to_device_group_map"),
+             (activation, "at node", "only parameters are divided"), (whole, "'wpe.weight'", "do not divide it"),
+             (more, "'h.0.up.weight'", "more than one of its axes"))
+    for change, name, text in cases:
+        made = changed(change)
+        good = made.status == REFUSED and name in made.err and text in made.err
+        count.check(f"specs: {change.__name__}", None if good else f"{made.status}: {made.err[-300:]}")
+    made = changed(lambda specs: None)
+    count.check("specs that onnx wrote", None if made.status == DONE and "tensor groups of 2 members" in made.out else f"{made.status}: {made.err[-300:]}")
 
 
 def check_sent_gradients(count):

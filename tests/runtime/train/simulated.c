@@ -221,9 +221,10 @@ static void describe(trial *t, const simulated_case *c) {
   if (c->tensor != 0) /* a stage's stretches have no times of their own */
     at += snprintf(t->device + at, TEXT - (size_t)at, ",time_us=%.0f", PROGRAM_MS * 1e3);
   for (uint32_t p = 0; p < 3; ++p) {
-    for (uint32_t s = 0; s < n; ++s)
+    for (uint32_t s = 0; s < n; ++s) {
       t->ms[p][s] = all[p] / c->chunks * (c->unequal ? weights[s % OPI_COUNT(weights)] : 1) *
                     (c->buckets ? BUCKETS_TIMES : 1);
+    }
     if (c->tensor == 0)
       at += put_times(t->device + at, TEXT - (size_t)at, keys[p], t->ms[p], n);
   }
