@@ -29,16 +29,17 @@ static uint64_t place_bytes(uint64_t losses) {
 
 static uint64_t lane_bytes(const opi_decision *plan, uint32_t rank, uint64_t losses) {
   const opi_device_spec *device = &plan->devices[rank];
+  if (opi_letters_beside(plan))
+    return 0;
   return 2 * OPI_LETTERS *
          opi_align_up(place_bytes(losses), device->alignment == 0 ? 1 : device->alignment);
 }
 
 uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes,
-                         uint32_t n_values) {
+                         uint32_t n_values, bool leads) {
   const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
-  if (opi_letters_beside(plan))
-    return 0;
-  return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0);
+  return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0) +
+         (leads ? opi_spread_bytes(plan, rank) : 0);
 }
 
 static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opipe_error *err) {
@@ -63,7 +64,7 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opi
   return open_stream(lane, lane->far, own, &lane->in, err);
 }
 
-static uint32_t first_of(const opi_setup *s, uint32_t process) {
+uint32_t opi_first_of(const opi_setup *s, uint32_t process) {
   uint32_t r = 0;
   while (s->env.places[r] != process)
     ++r;
@@ -84,7 +85,7 @@ static opipe_status open_values(opi_peers *p, opipe_error *err) {
     lane->of_values = true;
     lane->rank = &s->ranks[s->here[0]];
     lane->process = own == 0 ? i + 1 : own;
-    lane->far = first_of(s, own == 0 ? i + 1 : 0);
+    lane->far = opi_first_of(s, own == 0 ? i + 1 : 0);
     OPI_TRY(open_lane(p, lane, 0, err));
   }
   return OPIPE_OK;
@@ -104,7 +105,8 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
     lane->far = p->owns ? r : 0;
     OPI_TRY(open_lane(p, lane, opi_fate_bytes(s, r), err));
   }
-  return open_values(p, err);
+  OPI_TRY(open_values(p, err));
+  return opi_spread_open(p, err);
 }
 
 static void close_lane(opi_lane *lane) {
@@ -124,6 +126,7 @@ void opi_lanes_close(opi_peers *p) {
   for (uint32_t i = 0; i < p->n_values; ++i)
     close_lane(&p->values[i]);
   p->n_lanes = p->n_values = 0;
+  opi_spread_close(p);
 }
 
 static opipe_queue *queue_of(const opi_lane *lane) {

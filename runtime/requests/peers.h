@@ -117,6 +117,18 @@ typedef struct opi_share {
 } opi_share;
 enum { OPI_SHARING_NONE = 0, OPI_SHARING_RUNS = 1, OPI_SHARING_DONE = 2 };
 
+/* The same by collectives of the transport (share_collect.c). */
+typedef struct opi_spread {
+  opi_rank *rank;                /* the first one here */
+  opipe_collective *collective;  /* of the first ranks of all processes; NULL: letters carry data */
+  opi_block block;               /* one piece */
+  opipe_region piece;            /* of the meeting at hand */
+  uint64_t *parts;               /* [processes] */
+  uint64_t round, n_done;        /* meetings; bytes of the share */
+  bool has_head, written, given; /* the first piece is there; the piece at hand is on the device,
+                                    and its meeting has begun */
+} opi_spread;
+
 struct opi_peers {
   opi_session *session;
   opi_elsewhere seen; /* the table for the ranks here */
@@ -135,6 +147,7 @@ struct opi_peers {
   opi_letter first; /* the report that decides; status OPIPE_OK: none failed */
   uint64_t n_verdicts;
   opi_share share;
+  opi_spread spread;
   _Atomic uint64_t n_heard;  /* ALIVEs received */
   _Atomic uint64_t heard_ns; /* time of the last; 0: none */
   _Atomic uint32_t leaving;  /* this session is being closed */
@@ -157,6 +170,7 @@ opipe_status opi_beside_move(opi_lane *lane, opipe_error *err);
 opipe_status opi_beside_read(opi_lane *lane, bool *out_any, opipe_error *err);
 
 /* -- lane.c -- */
+uint32_t opi_first_of(const opi_setup *setup, uint32_t process); /* its first rank */
 opipe_status opi_lanes_open(opi_peers *peers, opipe_error *err);
 void opi_lanes_close(opi_peers *peers);
 /* Makes progress with letters under way. */
@@ -196,6 +210,12 @@ bool opi_peers_awaits(const void *ctx, const opi_rank *rank);
 opipe_status opi_fates_tell(opi_peers *peers, opi_rank *rank, opipe_error *err);
 /* Bytes of losses that a rank may report. */
 uint64_t opi_fate_bytes(const opi_setup *setup, uint32_t rank);
+
+/* -- share_collect.c -- */
+opipe_status opi_spread_open(opi_peers *peers, opipe_error *err);
+void opi_spread_close(opi_peers *peers);
+opipe_status opi_spread_move(opi_peers *peers, opipe_error *err);
+uint64_t opi_spread_bytes(const opi_decision *plan, uint32_t rank); /* of a first rank */
 
 /* -- share.c -- */
 opipe_status opi_share_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,
