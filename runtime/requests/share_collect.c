@@ -8,16 +8,12 @@
 
 #include "runtime/requests/peers.h"
 
-enum { PIECE_BYTES = 1 << 20 };
-
-/* Memory for pieces is taken whether or not the transport has collectives, which no plan knows. */
-static bool spreads(const opi_decision *plan) {
-  return opi_letters_beside(plan) && plan->train != NULL;
-}
+/* Memory for a piece is taken whether or not the transport has collectives, which no plan knows. */
+enum { PIECE_BYTES = 1 << 18 };
 
 uint64_t opi_spread_bytes(const opi_decision *plan, uint32_t rank) {
   const uint32_t align = plan->devices[rank].alignment;
-  return spreads(plan) ? opi_align_up(PIECE_BYTES, align == 0 ? 1 : align) : 0;
+  return opi_letters_beside(plan) ? opi_align_up(PIECE_BYTES, align == 0 ? 1 : align) : 0;
 }
 
 /* ---- open and close ---- */
@@ -26,7 +22,7 @@ opipe_status opi_spread_open(opi_peers *p, opipe_error *err) {
   opi_setup *s = p->session->setup;
   opi_spread *b = &p->spread;
   const uint32_t n = s->env.n_processes;
-  if (!spreads(&s->plan->decided))
+  if (!opi_letters_beside(&s->plan->decided))
     return OPIPE_OK;
   uint32_t *ranks = OPI_ARENA_ARRAY(&p->arena, uint32_t, n);
   b->parts = OPI_ARENA_ARRAY(&p->arena, uint64_t, n);
