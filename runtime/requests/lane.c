@@ -111,7 +111,7 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
 
 static void close_lane(opi_lane *lane) {
   const opipe_transport *t = lane->rank->setup->transport;
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     opi_beside_close(lane);
   t->stream_close(lane->in);
   t->stream_close(lane->out);
@@ -153,7 +153,7 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
   memcpy(lane->going, letter, sizeof *letter);
   if (letter->n_bytes != 0 && more != lane->going + sizeof *letter)
     memcpy(lane->going + sizeof *letter, more, (size_t)letter->n_bytes);
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     return opi_beside_write(lane, n_bytes, err);
   lane->going_bytes[lane->n_written % OPI_LETTERS] = n_bytes;
   const opipe_region place = place_of(lane, lane->n_written, true);
@@ -199,7 +199,7 @@ static opipe_status move_in(opi_lane *lane, opipe_error *err) {
 }
 
 opipe_status opi_lane_move(opi_lane *lane, opipe_error *err) {
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     return opi_beside_move(lane, err);
   OPI_TRY(move_in(lane, err));
   return move_out(lane, err);
@@ -238,7 +238,8 @@ opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *
   bool any = false;
   *out = NULL;
   if (!lane->peeked)
-    OPI_TRY(lane->box != NULL ? opi_beside_read(lane, &any, err) : read_place(lane, &any, err));
+    OPI_TRY(lane->beside.box != NULL ? opi_beside_read(lane, &any, err)
+                                     : read_place(lane, &any, err));
   if (any) {
     OPI_TRY(check(lane, letter, err));
     letter->text[sizeof letter->text - 1] = '\0';

@@ -69,13 +69,24 @@ typedef struct opi_way {
   bool begun, any; /* the request under way has begun; it has a part */
 } opi_way;
 
+/* A lane over the channel. */
+typedef struct opi_beside {
+  opi_box *box;           /* NULL: letters go through the transport */
+  opi_envelope *envelope; /* of letters sent; the lane's `going` is behind it */
+  uint64_t n_told;        /* of the letters read, as many as the far end knows of */
+} opi_beside;
+
+/* When ALIVE was sent last, and the moves counted then. */
+typedef struct opi_alive {
+  uint64_t ns, moves;
+} opi_alive;
+
 /* One end of the lane between rank 0 and a rank of another session. Letters are numbered. */
 typedef struct opi_lane {
-  opi_rank *rank;         /* this end's */
-  uint32_t far;           /* the other end's rank */
-  uint32_t leader;        /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
-  opi_box *box;           /* over the channel; NULL: through the transport: */
-  opi_envelope *envelope; /* of letters sent; `going` is behind it */
+  opi_rank *rank;  /* this end's */
+  uint32_t far;    /* the other end's rank */
+  uint32_t leader; /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
+  opi_beside beside;
   opipe_stream *in, *out;
   opipe_queue *queue;                 /* of its own, since the rank's may be busy for long */
   opipe_event *event;                 /* of that queue; both NULL: the device is synchronous */
@@ -86,16 +97,15 @@ typedef struct opi_lane {
   uint64_t n_written, n_sent, n_free; /* letters sent; those below n_free have left */
   uint64_t n_posted, n_read;          /* letters received */
   bool peeked;                        /* letter n_read is in `come` */
-  uint64_t n_told;                    /* over the channel: of n_read, what the far end knows */
   uint64_t n_gone;                    /* GOs sent or received */
   uint64_t n_judged;                  /* owner: VERDICTs sent */
   uint64_t n_shared;                  /* bytes of the share sent */
   bool reported;                      /* owner: the foremost request's REPORT is here */
   bool shares;                        /* owner: a letter of the share was sent */
   bool leave_sent, leave_got, bye_sent, bye_got, left;
-  uint64_t alive_ns, alive_moves; /* when ALIVE was sent last, and the moves counted then */
-  bool of_values;                 /* between the first ranks of process 0 and of another one: */
-  uint32_t process;               /* that one; in another one, itself */
+  opi_alive alive;
+  bool of_values;   /* between the first ranks of process 0 and of another one: */
+  uint32_t process; /* that one; in another one, itself */
   opi_way inputs, outputs;
 } opi_lane;
 
