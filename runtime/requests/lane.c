@@ -237,9 +237,10 @@ opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *
   opi_letter *letter = (opi_letter *)(void *)lane->come;
   bool any = false;
   *out = NULL;
-  if (!lane->peeked)
-    OPI_TRY(lane->beside.box != NULL ? opi_beside_read(lane, &any, err)
-                                     : read_place(lane, &any, err));
+  if (!lane->peeked && lane->beside.box != NULL)
+    OPI_TRY(opi_beside_read(lane, &any, err));
+  else if (!lane->peeked)
+    OPI_TRY(read_place(lane, &any, err));
   if (any) {
     OPI_TRY(check(lane, letter, err));
     letter->text[sizeof letter->text - 1] = '\0';
