@@ -514,14 +514,24 @@ static uint32_t lanes_of(const opi_plan_object *plan, uint32_t rank) {
                                                  : 0;
 }
 
-/* Lanes of values, which only first ranks of processes have. */
-static uint32_t values_of(const opi_plan_object *plan, uint32_t rank) {
-  uint32_t n_processes = 0, first = 0;
+static uint32_t processes_of(const opi_plan_object *plan) {
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < plan->n_places; ++r)
+    n = plan->places[r] + 1 > n ? plan->places[r] + 1 : n;
+  return n;
+}
+
+/* Is the rank the first of its process, in a plan of several? */
+static bool leads(const opi_plan_object *plan, uint32_t rank) {
+  uint32_t first = 0;
   while (first < plan->n_places && plan->places[first] != plan->places[rank])
     ++first;
-  for (uint32_t r = 0; r < plan->n_places; ++r)
-    n_processes = plan->places[r] + 1 > n_processes ? plan->places[r] + 1 : n_processes;
-  return n_processes < 2 || first != rank ? 0 : plan->places[rank] == 0 ? n_processes - 1 : 1;
+  return processes_of(plan) >= 2 && first == rank;
+}
+
+/* Lanes of values, which only first ranks of processes have. */
+static uint32_t values_of(const opi_plan_object *plan, uint32_t rank) {
+  return !leads(plan, rank) ? 0 : plan->places[rank] == 0 ? processes_of(plan) - 1 : 1;
 }
 
 opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_memory_info *io_info,
@@ -536,8 +546,9 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
   const uint32_t travels = plan->plan->rows != NULL && plan->n_places != 0
                                ? OPIPE_MEMORY_TRAVELS
                                : asked & OPIPE_MEMORY_TRAVELS;
-  const uint64_t letters = opi_peers_bytes(&plan->plan->decided, rank, lanes_of(plan, rank),
-                                           travels == 0 ? 0 : values_of(plan, rank));
+  const uint64_t letters =
+      opi_peers_bytes(&plan->plan->decided, rank, lanes_of(plan, rank),
+                      travels == 0 ? 0 : values_of(plan, rank), leads(plan, rank));
   const opipe_memory_info info = {.struct_size = io_info->struct_size,
                                   .rank = rank,
                                   .flags = (m->estimated ? OPIPE_MEMORY_ESTIMATED : 0u) | travels,

@@ -80,14 +80,18 @@ typedef struct opi_listing {
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
   uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
-  uint32_t n_drains, n_reductions;
+  uint32_t n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;
   bool reference, strict;
-  bool one_queue; /* GROUPED: a rank's sums stand in one order with its messages */
-  bool circle;    /* the lists are a body that repeats; times are positions around it */
+  bool circle; /* the lists are a body that repeats; times are positions around it */
   opipe_error *err;
 } opi_listing;
+
+/* GROUPED: a rank's sums stand in one order with its messages. */
+static inline bool opi_listing_one_queue(const opi_listing *l) {
+  return l->strict && l->plan->whole->link.rule == OPIPE_RULE_GROUPED;
+}
 
 static inline uint32_t opi_listing_replica(const opi_listing *l, uint32_t stage, uint32_t m) {
   return l->times.replica_of[(size_t)stage * l->plan->n_microbatches + m];

@@ -264,10 +264,13 @@ typedef struct places {
 
 /* The rank's next sum that stands among the messages; NULL: there is none. */
 static const opi_reduction *next_sum(const opi_listing *l, uint32_t rank, places *io) {
-  while (l->one_queue && io->sum < l->n_reductions &&
+  const uint32_t n = !opi_listing_one_queue(l) || !l->plan->trains
+                         ? 0
+                         : l->reductions_at.first[l->plan->n_actions + l->plan->n_ranks + 1];
+  while (io->sum < n &&
          (l->reductions[io->sum].rank != rank || l->reductions[io->sum].at == UINT64_MAX))
     ++io->sum;
-  return l->one_queue && io->sum < l->n_reductions ? &l->reductions[io->sum] : NULL;
+  return io->sum < n ? &l->reductions[io->sum] : NULL;
 }
 
 /* Adds the rank's ends of messages made by then, and sums of by then (`before`: of before), in one
@@ -542,8 +545,6 @@ opipe_status opi_lists_build(const opi_cut_model *model, const uint32_t *alignme
                    .cuts = (const opi_cut *const *)model->cuts,
                    .reference = reference,
                    .strict = !reference && opi_plan_is_strict(plan->whole),
-                   .one_queue = !reference && opi_plan_is_strict(plan->whole) &&
-                                plan->whole->link.rule == OPIPE_RULE_GROUPED,
                    .err = err};
   opi_arena_init(&l.scratch, allocator, 0);
   const opipe_status status = build_all(&l, model->n_classes, alignment);

@@ -432,7 +432,8 @@ static size_t list_queue(const replay *p, uint32_t rank, char *out, size_t room)
     const opi_step *step = &l->steps[i];
     int more = 0;
     if (is_sum(step) && step->route != OPIPE_NONE) {
-      more = snprintf(out + at, room - at, "%s sum of stage %u", n == 0 ? "" : ",", step->stage);
+      more = snprintf(out + at, room - at, "%s sum of stage %u", n == 0 ? "" : ",",
+                      l->meetings[step->route].stage);
     } else if (is_end(step)) {
       const opi_list_stream *s = &l->streams[l->messages[step->route].stream];
       const bool sends = step->kind == OPI_ACT_SEND;

@@ -96,7 +96,8 @@ static opipe_status list_reductions(sum_placing *p) {
                                                 .rank = l->plan->instance_rank[i],
                                                 .meeting = OPIPE_NONE,
                                                 .at = p->sums[k].last};
-      if (l->one_queue && p->sums[k].last != UINT64_MAX) /* lists.c merges it with the ends */
+      if (opi_listing_one_queue(l) &&
+          p->sums[k].last != UINT64_MAX) /* lists.c merges it with the ends */
         p->keys[p->n_all] = l->plan->n_actions + l->plan->n_ranks;
       ++p->n_all;
     }
@@ -201,11 +202,11 @@ opipe_status opi_listing_sums(opi_listing *l) {
   order_sums(&p);
   OPI_TRY(list_reductions(&p));
   OPI_TRY(list_meetings(&p));
-  for (uint32_t k = 1; k < p.n_stages && p.sums[0].last != UINT64_MAX && !l->one_queue; ++k) {
+  for (uint32_t k = 1; k < p.n_stages && p.sums[0].last != UINT64_MAX && !opi_listing_one_queue(l);
+       ++k) {
     for (uint32_t before = 0; before < k; ++before)
       follow(&p, before, k);
   }
-  l->n_reductions = p.n_all;
   return opi_bucket_make(l, p.keys, p.n_all, l->plan->n_actions + l->plan->n_ranks + 1,
                          &l->reductions_at);
 }

@@ -6,6 +6,7 @@
  *   strided.h  strided copies, parts of tensors
  *   between.h  the measured latency and bandwidth between two threads
  *   told.h     the state of a rank, as other processes are told
+ *   letters.h  letters beside the transport: envelopes, boxes
  *
  * Invariants
  * - A handle never becomes an object's address again once it is stale.
@@ -18,6 +19,7 @@
 #include "runtime/base/handles.h"
 #include "runtime/base/strided.h"
 #include "runtime/base/thread.h"
+#include "runtime/base/letters.h"
 #include "runtime/base/told.h"
 
 #endif /* OPI_RUNTIME_BASE_H */

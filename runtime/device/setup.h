@@ -13,7 +13,6 @@
 
 #include "partition/plan/plan.h"
 #include "runtime/base/base.h"
-#include "runtime/base/letters.h"
 #include "runtime/device/budget.h"
 
 enum {

@@ -21,7 +21,6 @@
 #include <opipe/host.h>
 
 #include "runtime/base/base.h"
-#include "runtime/base/letters.h"
 #include "runtime/launch/carrier.h"
 #include "runtime/launch/launchers.h"
 

@@ -29,16 +29,17 @@ static uint64_t place_bytes(uint64_t losses) {
 
 static uint64_t lane_bytes(const opi_decision *plan, uint32_t rank, uint64_t losses) {
   const opi_device_spec *device = &plan->devices[rank];
+  if (opi_letters_beside(plan))
+    return 0;
   return 2 * OPI_LETTERS *
          opi_align_up(place_bytes(losses), device->alignment == 0 ? 1 : device->alignment);
 }
 
 uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes,
-                         uint32_t n_values) {
+                         uint32_t n_values, bool leads) {
   const uint64_t losses = (uint64_t)plan->n_microbatches * sizeof(double); /* at most */
-  if (opi_letters_beside(plan))
-    return 0;
-  return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0);
+  return n_lanes * lane_bytes(plan, rank, losses) + n_values * lane_bytes(plan, rank, 0) +
+         (leads ? opi_spread_bytes(plan, rank) : 0);
 }
 
 static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opipe_error *err) {
@@ -63,7 +64,7 @@ static opipe_status open_lane(opi_peers *p, opi_lane *lane, uint64_t losses, opi
   return open_stream(lane, lane->far, own, &lane->in, err);
 }
 
-static uint32_t first_of(const opi_setup *s, uint32_t process) {
+uint32_t opi_first_of(const opi_setup *s, uint32_t process) {
   uint32_t r = 0;
   while (s->env.places[r] != process)
     ++r;
@@ -84,7 +85,7 @@ static opipe_status open_values(opi_peers *p, opipe_error *err) {
     lane->of_values = true;
     lane->rank = &s->ranks[s->here[0]];
     lane->process = own == 0 ? i + 1 : own;
-    lane->far = first_of(s, own == 0 ? i + 1 : 0);
+    lane->far = opi_first_of(s, own == 0 ? i + 1 : 0);
     OPI_TRY(open_lane(p, lane, 0, err));
   }
   return OPIPE_OK;
@@ -104,12 +105,13 @@ opipe_status opi_lanes_open(opi_peers *p, opipe_error *err) {
     lane->far = p->owns ? r : 0;
     OPI_TRY(open_lane(p, lane, opi_fate_bytes(s, r), err));
   }
-  return open_values(p, err);
+  OPI_TRY(open_values(p, err));
+  return opi_spread_open(p, err);
 }
 
 static void close_lane(opi_lane *lane) {
   const opipe_transport *t = lane->rank->setup->transport;
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     opi_beside_close(lane);
   t->stream_close(lane->in);
   t->stream_close(lane->out);
@@ -124,6 +126,7 @@ void opi_lanes_close(opi_peers *p) {
   for (uint32_t i = 0; i < p->n_values; ++i)
     close_lane(&p->values[i]);
   p->n_lanes = p->n_values = 0;
+  opi_spread_close(p);
 }
 
 static opipe_queue *queue_of(const opi_lane *lane) {
@@ -150,7 +153,7 @@ opipe_status opi_lane_write(opi_lane *lane, const opi_letter *letter, const void
   memcpy(lane->going, letter, sizeof *letter);
   if (letter->n_bytes != 0 && more != lane->going + sizeof *letter)
     memcpy(lane->going + sizeof *letter, more, (size_t)letter->n_bytes);
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     return opi_beside_write(lane, n_bytes, err);
   lane->going_bytes[lane->n_written % OPI_LETTERS] = n_bytes;
   const opipe_region place = place_of(lane, lane->n_written, true);
@@ -196,7 +199,7 @@ static opipe_status move_in(opi_lane *lane, opipe_error *err) {
 }
 
 opipe_status opi_lane_move(opi_lane *lane, opipe_error *err) {
-  if (lane->box != NULL)
+  if (lane->beside.box != NULL)
     return opi_beside_move(lane, err);
   OPI_TRY(move_in(lane, err));
   return move_out(lane, err);
@@ -234,8 +237,10 @@ opipe_status opi_lane_peek(opi_lane *lane, const opi_letter **out, opipe_error *
   opi_letter *letter = (opi_letter *)(void *)lane->come;
   bool any = false;
   *out = NULL;
-  if (!lane->peeked)
-    OPI_TRY(lane->box != NULL ? opi_beside_read(lane, &any, err) : read_place(lane, &any, err));
+  if (!lane->peeked && lane->beside.box != NULL)
+    OPI_TRY(opi_beside_read(lane, &any, err));
+  else if (!lane->peeked)
+    OPI_TRY(read_place(lane, &any, err));
   if (any) {
     OPI_TRY(check(lane, letter, err));
     letter->text[sizeof letter->text - 1] = '\0';

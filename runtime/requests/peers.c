@@ -63,12 +63,12 @@ static opipe_status tell_alive(const opi_peers *p, opi_lane *lane, opipe_error *
   static const opi_letter letter = {.kind = OPI_LETTER_ALIVE};
   const uint64_t now = opi_clock_ns(), moves = moves_of(p);
   const bool held = atomic_load_explicit(&s->held.n, memory_order_relaxed) != 0;
-  if (now - lane->alive_ns < s->setup->watchdog_ns / 8 || (moves == lane->alive_moves && !held) ||
+  if (now - lane->alive.ns < s->setup->watchdog_ns / 8 || (moves == lane->alive.moves && !held) ||
       atomic_load_explicit(&p->session->n_unfinished, memory_order_relaxed) == 0 ||
       !opi_lane_has_room(lane))
     return OPIPE_OK;
-  lane->alive_ns = now;
-  lane->alive_moves = moves;
+  lane->alive.ns = now;
+  lane->alive.moves = moves;
   return opi_lane_write(lane, &letter, NULL, err);
 }
 

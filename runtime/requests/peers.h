@@ -69,13 +69,24 @@ typedef struct opi_way {
   bool begun, any; /* the request under way has begun; it has a part */
 } opi_way;
 
+/* A lane over the channel. */
+typedef struct opi_beside {
+  opi_box *box;           /* NULL: letters go through the transport */
+  opi_envelope *envelope; /* of letters sent; the lane's `going` is behind it */
+  uint64_t n_told;        /* of the letters read, as many as the far end knows of */
+} opi_beside;
+
+/* When ALIVE was sent last, and the moves counted then. */
+typedef struct opi_alive {
+  uint64_t ns, moves;
+} opi_alive;
+
 /* One end of the lane between rank 0 and a rank of another session. Letters are numbered. */
 typedef struct opi_lane {
-  opi_rank *rank;         /* this end's */
-  uint32_t far;           /* the other end's rank */
-  uint32_t leader;        /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
-  opi_box *box;           /* over the channel; NULL: through the transport: */
-  opi_envelope *envelope; /* of letters sent; `going` is behind it */
+  opi_rank *rank;  /* this end's */
+  uint32_t far;    /* the other end's rank */
+  uint32_t leader; /* owner: the first rank of the far session; OPIPE_NONE: not known yet */
+  opi_beside beside;
   opipe_stream *in, *out;
   opipe_queue *queue;                 /* of its own, since the rank's may be busy for long */
   opipe_event *event;                 /* of that queue; both NULL: the device is synchronous */
@@ -86,16 +97,15 @@ typedef struct opi_lane {
   uint64_t n_written, n_sent, n_free; /* letters sent; those below n_free have left */
   uint64_t n_posted, n_read;          /* letters received */
   bool peeked;                        /* letter n_read is in `come` */
-  uint64_t n_told;                    /* over the channel: of n_read, what the far end knows */
   uint64_t n_gone;                    /* GOs sent or received */
   uint64_t n_judged;                  /* owner: VERDICTs sent */
   uint64_t n_shared;                  /* bytes of the share sent */
   bool reported;                      /* owner: the foremost request's REPORT is here */
   bool shares;                        /* owner: a letter of the share was sent */
   bool leave_sent, leave_got, bye_sent, bye_got, left;
-  uint64_t alive_ns, alive_moves; /* when ALIVE was sent last, and the moves counted then */
-  bool of_values;                 /* between the first ranks of process 0 and of another one: */
-  uint32_t process;               /* that one; in another one, itself */
+  opi_alive alive;
+  bool of_values;   /* between the first ranks of process 0 and of another one: */
+  uint32_t process; /* that one; in another one, itself */
   opi_way inputs, outputs;
 } opi_lane;
 
@@ -117,6 +127,18 @@ typedef struct opi_share {
 } opi_share;
 enum { OPI_SHARING_NONE = 0, OPI_SHARING_RUNS = 1, OPI_SHARING_DONE = 2 };
 
+/* The same by collectives of the transport (share_collect.c). */
+typedef struct opi_spread {
+  opi_rank *rank;                /* the first one here */
+  opipe_collective *collective;  /* of the first ranks of all processes; NULL: letters carry data */
+  opi_block block;               /* one piece */
+  opipe_region piece;            /* of the meeting at hand */
+  uint64_t *parts;               /* [processes] */
+  uint64_t round, n_done;        /* meetings; bytes of the share */
+  bool has_head, written, given; /* the first piece is there; the piece at hand is on the device,
+                                    and its meeting has begun */
+} opi_spread;
+
 struct opi_peers {
   opi_session *session;
   opi_elsewhere seen; /* the table for the ranks here */
@@ -135,6 +157,7 @@ struct opi_peers {
   opi_letter first; /* the report that decides; status OPIPE_OK: none failed */
   uint64_t n_verdicts;
   opi_share share;
+  opi_spread spread;
   _Atomic uint64_t n_heard;  /* ALIVEs received */
   _Atomic uint64_t heard_ns; /* time of the last; 0: none */
   _Atomic uint32_t leaving;  /* this session is being closed */
@@ -157,6 +180,7 @@ opipe_status opi_beside_move(opi_lane *lane, opipe_error *err);
 opipe_status opi_beside_read(opi_lane *lane, bool *out_any, opipe_error *err);
 
 /* -- lane.c -- */
+uint32_t opi_first_of(const opi_setup *setup, uint32_t process); /* its first rank */
 opipe_status opi_lanes_open(opi_peers *peers, opipe_error *err);
 void opi_lanes_close(opi_peers *peers);
 /* Makes progress with letters under way. */
@@ -196,6 +220,12 @@ bool opi_peers_awaits(const void *ctx, const opi_rank *rank);
 opipe_status opi_fates_tell(opi_peers *peers, opi_rank *rank, opipe_error *err);
 /* Bytes of losses that a rank may report. */
 uint64_t opi_fate_bytes(const opi_setup *setup, uint32_t rank);
+
+/* -- share_collect.c -- */
+opipe_status opi_spread_open(opi_peers *peers, opipe_error *err);
+void opi_spread_close(opi_peers *peers);
+opipe_status opi_spread_move(opi_peers *peers, opipe_error *err);
+uint64_t opi_spread_bytes(const opi_decision *plan, uint32_t rank); /* of a first rank */
 
 /* -- share.c -- */
 opipe_status opi_share_hear(opi_peers *peers, opi_lane *lane, const opi_letter *letter,

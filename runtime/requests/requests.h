@@ -47,9 +47,9 @@ void opi_peers_leave(opi_session *session);
 void opi_peers_close(opi_session *session);
 /* Bytes of the letters of a rank with n_lanes lanes: rank 0 has one for each rank elsewhere, those
  * have one each. n_values: lanes of values, of which the first rank of process 0 has one for each
- * other process, those processes' first ranks one each. */
+ * other process, those processes' first ranks one each. leads: the rank is a process's first. */
 uint64_t opi_peers_bytes(const opi_decision *plan, uint32_t rank, uint32_t n_lanes,
-                         uint32_t n_values);
+                         uint32_t n_values, bool leads);
 uint64_t opi_peers_travelled(const opi_session *session); /* bytes of inputs and outputs so far */
 
 /* ---- for hosts ---- */

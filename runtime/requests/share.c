@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data that one session has and all others get: parameters by name. A host's thread posts it
- * between steps. Each session's first rank moves it, in parts, through rank 0.
+ * between steps. Each session's first rank moves it, in parts, through rank 0; or by collectives
+ * (share_collect.c).
  */
 #include <stdio.h>
 #include <string.h>
@@ -102,8 +103,10 @@ opipe_status opi_share_tell(opi_peers *p, const opi_rank *rank, opipe_error *err
   opi_share *share = &p->share;
   if (rank->index != p->session->setup->here[0] ||
       atomic_load_explicit(&share->state, memory_order_acquire) != OPI_SHARING_RUNS ||
-      !all_are_known(p) || !share->begun)
+      (p->spread.collective == NULL && (!all_are_known(p) || !share->begun)))
     return OPIPE_OK;
+  if (p->spread.collective != NULL)
+    return opi_spread_move(p, err);
   bool all = share->n_there == share->n_bytes;
   for (uint32_t i = 0; i < p->n_lanes; ++i) {
     if (goes_to(p, &p->lanes[i]))

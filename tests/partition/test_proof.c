@@ -292,7 +292,15 @@ static void test_sums_in_two_orders_are_refused(void) {
   static const uint32_t lacking[RANKS][SUMS] = {
       {0, 1, OPIPE_NONE}, {0, 2, OPIPE_NONE}, {2, OPIPE_NONE}};
   static const uint32_t good[RANKS][SUMS] = {{0, 1, OPIPE_NONE}, {0, 2, 1}, {2, OPIPE_NONE}};
-  for (uint32_t rule = OPI_RULE_TAG; rule <= OPI_RULE_GROUPED; ++rule) {
+  opipe_error queue = OPIPE_ERROR_INIT; /* one of each rank: it waits at the sum itself */
+  OPI_ASSERT_ERROR(
+      prove_sums(OPI_RULE_GROUPED, meetings, swapped, &queue), OPIPE_E_INVALID, &queue,
+      "rank 0 issues sum of stage 0, sum of stage 1; rank 1 issues sum of stage 1, sum "
+      "of stage 0");
+  OPI_ASSERT_ERROR(prove_sums(OPI_RULE_GROUPED, meetings, lacking, &queue), OPIPE_E_INVALID, &queue,
+                   "rank 0 at step 1 waits for a sum: rank 1 has not come");
+  OPI_ASSERT_OK(prove_sums(OPI_RULE_GROUPED, meetings, good, &queue), &queue);
+  for (uint32_t rule = OPI_RULE_TAG; rule < OPI_RULE_GROUPED; ++rule) {
     opipe_error err = OPIPE_ERROR_INIT;
     OPI_ASSERT_ERROR(prove_sums(rule, meetings, swapped, &err), OPIPE_E_INVALID, &err,
                      "schedule 'toy' deadlocks: rank 0 at step 2, the update, waits for a sum: "
@@ -328,13 +336,17 @@ static void test_sums_that_are_awaited(void) {
     OPI_ASSERT_OK(replay_sums(&link, true, meetings, good, &times, &err), &err);
     OPI_ASSERT_INT(times.request_ns, 2 * (10 + 50) + 2 * (10 + 20) + 2 * (10 + 50));
     OPI_ASSERT_ERROR(replay_sums(&link, true, meetings, swapped, NULL, &err), OPIPE_E_INVALID, &err,
-                     "rank 0 at step 1 waits for a sum: rank 1 has not come to the sum of 'x' in "
-                     "stage 0; rank 1 at step 1 waits for a sum: rank 0 has not come to the sum of "
-                     "'y' in stage 0");
+                     rule == OPI_RULE_GROUPED
+                         ? "rank 0 at step 0 waits for a sum: rank 1 has not come to the sum of 'x'"
+                         : "rank 0 at step 1 waits for a sum: rank 1 has not come to the sum of "
+                           "'x' in stage 0; rank 1 at step 1 waits for a sum: rank 0 has not come "
+                           "to the sum of 'y' in stage 0");
   }
 }
 
-/* Three groups of which any two share one rank wait for each other in no order. */
+/* Three groups of which any two share one rank wait for each other in no order; but where a rank's
+ * groups are one queue, each waits for the next.
+ */
 static void test_sums_of_other_groups_pass_each_other(void) {
   uint32_t pairs[SUMS][2] = {{0, 1}, {1, 2}, {0, 2}};
   opi_list_meeting meetings[SUMS] = {
@@ -343,6 +355,8 @@ static void test_sums_of_other_groups_pass_each_other(void) {
       {0, 2, OPIPE_NONE}, {1, 0, OPIPE_NONE}, {2, 1, OPIPE_NONE}};
   opipe_error err = OPIPE_ERROR_INIT;
   OPI_ASSERT_OK(prove_sums(OPI_RULE_BLOCKING, meetings, order, &err), &err);
+  OPI_ASSERT_ERROR(prove_sums(OPI_RULE_GROUPED, meetings, order, &err), OPIPE_E_INVALID, &err,
+                   "rank 0 issues sum of stage 0, sum of stage 2");
 }
 
 OPI_TEST_MAIN("proof", OPI_TEST(test_a_straight_pipeline_is_proven_and_timed),
