@@ -245,9 +245,8 @@ enum {
   OPIPE_OBJECTIVE_LATENCY = 3
 };
 /* For planner auto only. HYPOTHETICAL: allows strategies that no session executes (scattered
- * messages; tensor groups of layers without a model, or with slices), and lets tensor groups and
- * sharded optimizers compete; without it they are tried where nothing else fits. ALLOW_STALE:
- * allows schedules with delayed weights. FORWARD: for requests, not for training. CAUSAL: a token
+ * messages; tensor groups of layers without a model, or with slices). ALLOW_STALE: allows schedules
+ * with delayed weights. FORWARD: for requests, not for training. CAUSAL: a token
  * depends only on earlier ones, so sequences may be cut. */
 enum {
   OPIPE_STRATEGY_HYPOTHETICAL = 1u,
