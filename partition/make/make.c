@@ -42,12 +42,11 @@ typedef struct planner {
   opi_arena scratch;
   opi_cut_edge *edges;
   uint32_t n_edges, n_boundaries;
-  opi_profile **profiles;  /* [n_ranks] shared between equal devices */
-  uint32_t *profile_owner; /* [n_ranks] the rank that owns the profile */
-  const char *
-      *other_options;  /* [n_ranks] devices' options not in the plan now, with or without kernels */
-  bool kernels_chosen; /* the two differ for some rank */
-  bool searches;       /* searches for a better order: */
+  opi_profile **profiles;     /* [n_ranks] shared between equal devices */
+  uint32_t *profile_owner;    /* [n_ranks] the rank that owns the profile */
+  const char **other_options; /* [n_ranks] not in the plan now, with or without kernels */
+  bool kernels_chosen;        /* the two differ for some rank */
+  bool searches;              /* searches for a better order: */
   opi_search_request search;
   const char *from; /* the schedule that the search starts from */
   opipe_error *err;
@@ -693,10 +692,9 @@ opipe_status opi_plan_make_so(const opi_plan_env *env, const opipe_plan_params *
   opi_pass_profiles_free(&p.pass_profiles);
   opi_bound_free(p.own_bound);
   opi_arena_release(&p.scratch);
-  if (status < 0) {
+  if (status < 0)
     opi_plan_free(p.plan);
-    return status;
-  }
-  *out_plan = p.plan;
-  return OPIPE_OK;
+  else
+    *out_plan = p.plan;
+  return status < 0 ? status : OPIPE_OK;
 }

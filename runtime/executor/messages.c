@@ -23,8 +23,8 @@ static bool number_of(const opi_cursor *cursor, const opi_message_run *m, const 
   return number >= 0;
 }
 
-/* A step's message. What is received may be of any shape with this lead, so there is room for the
- * largest. */
+/* A step's message. A message that is received may be of any shape with this lead, so there is room
+ * for the largest. */
 static const opi_message_run *message_of(const opi_compiled *t, const opi_step *step, bool sends) {
   return &(sends ? t : t->shape->lead->compiled)->messages[step->route];
 }

@@ -107,7 +107,7 @@ class GenerationInfo:
 
 
 class _Turn:
-    """What the library's thread tells of a turn. That thread takes no lock here: who waits may hold one while it calls the library."""
+    """The library's thread reports a turn's progress here. It takes no lock here: who waits may hold one while it calls the library."""
 
     def __init__(self, on_logits: Optional[OnLogits]) -> None:
         self.on_logits = on_logits
@@ -222,7 +222,8 @@ def _params(library: Library, ids: Iterable[int], sampling: Dict[str, Any], salt
 
 
 class _Held:
-    """What closing a sequence needs. Not its turn: a failure that was raised knows the sequence, which would never be collected."""
+    """Closing a sequence needs these. It does not need the turn: a failure that was raised knows the sequence, which would never be
+    collected."""
 
     def __init__(self, turn: _Turn) -> None:
         self.key, self.answers = turn.key, turn.answers
@@ -257,7 +258,7 @@ class Sequence(Handle):
 
     @property
     def tokens(self) -> List[Token]:
-        """Those of the latest answer so far."""
+        """The tokens of the latest answer so far."""
         return list(self._latest.tokens)
 
     @property
@@ -428,7 +429,7 @@ def describe(session: "Session") -> GenerationInfo:
 
 
 def read_genai(folder: Path, library: Optional[Library] = None) -> Dict[str, Any]:
-    """What a folder of ONNX Runtime GenAI says of its model, by its genai_config.json: "files", "context", "vocab", names by layer,
+    """The settings of a folder of ONNX Runtime GenAI, from its genai_config.json: "files", "context", "vocab", names by layer,
     and "sampling", whose keys Session.generate takes."""
     owner = default_context(library)
     path = os.path.join(os.fspath(folder), "genai_config.json")
