@@ -318,10 +318,10 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
 }
 
 /* Is v made in `stage` by a node that is to be made again? */
-static bool is_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
-                    uint32_t stage, bool weight) {
-  if (v == OPIPE_NONE || v >= s->n_forward_values ||
-      *clone_of(s, again, v, weight) != OPIPE_NONE || again->kept[v])
+static bool is_lost(const opi_grad_state *s, const opi_recompute *again, uint32_t v, uint32_t stage,
+                    bool weight) {
+  if (v == OPIPE_NONE || v >= s->n_forward_values || *clone_of(s, again, v, weight) != OPIPE_NONE ||
+      again->kept[v])
     return false;
   const uint32_t p = s->training->graph->values[v].producer;
   return p != OPIPE_NONE && p < s->n_forward_nodes && again->chosen[p] && s->stage[p] == stage;

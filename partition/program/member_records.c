@@ -25,8 +25,7 @@ static void note_nodes(const opi_variant_slice *slice, uint8_t *sums, uint8_t *h
   for (uint32_t n = 0; n < g->n_nodes; ++n) {
     const uint32_t phase = phase_of(&g->nodes[n]), at = slice->stage[n];
     opi_collective how;
-    const bool sum =
-        opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD;
+    const bool sum = opi_collective_of(g, &g->nodes[n], &how) && how.kind != OPI_COLLECTIVE_SPREAD;
     const uint32_t maker = sum ? g->values[g->nodes[n].in[0]].producer : OPIPE_NONE;
     if (sum)
       sums[at] |= (uint8_t)(1u << phase);

@@ -17,9 +17,9 @@
 
 #include "runtime/base/between.h"
 #include "runtime/base/handles.h"
+#include "runtime/base/letters.h"
 #include "runtime/base/strided.h"
 #include "runtime/base/thread.h"
-#include "runtime/base/letters.h"
 #include "runtime/base/told.h"
 
 #endif /* OPI_RUNTIME_BASE_H */

@@ -91,8 +91,8 @@ static opipe_status read_params(opi_session *session, const opipe_session_params
   if (s->plan->decided.binding.generation.context != 0) {
     const uint32_t n = opi_generation_classes(&s->plan->decided.binding.generation) + 1;
     const uint32_t n_homes = opi_states_homes(&s->plan->decided);
-    const uint32_t groups = s->plan->decided.binding.generation.groups *
-                            (n_homes == 1 ? 1 : n_homes * HOMES_AHEAD);
+    const uint32_t groups =
+        s->plan->decided.binding.generation.groups * (n_homes == 1 ? 1 : n_homes * HOMES_AHEAD);
     s->shapes->n_places = n > s->shapes->n_places ? n : s->shapes->n_places;
     s->max_in_flight = groups > s->max_in_flight ? groups : s->max_in_flight;
   }
