@@ -57,9 +57,10 @@ static opi_playlist_work make_work(const opi_playlist_maker *m, uint32_t piece, 
 static opipe_status make_works(opi_playlist_maker *m) {
   const uint32_t n = m->plan->n_stages * OPI_PROGRAMS;
   for (uint32_t i = 0; i < n; ++i) {
+    if (!m->works[i])
+      continue; /* the cut of a forward plan has no such program */
     const opi_playlist_work whole = make_work(m, i / OPI_PROGRAMS, i % OPI_PROGRAMS);
-    if (m->works[i])
-      OPI_TRY(opi_playlist_works_add(m, &whole));
+    OPI_TRY(opi_playlist_works_add(m, &whole));
   }
   return OPIPE_OK;
 }

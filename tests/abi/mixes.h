@@ -7,6 +7,7 @@
 #define TESTS_ABI_MIXES_H
 
 #include <stdio.h>
+#include <time.h>
 
 #include "tests/abi/host_kit.h"
 
@@ -232,10 +233,13 @@ static inline void mix_fork(mix *m, uint32_t of, uint32_t fork, const uint64_t *
   mix_record *r = &m->records[of], *other = &m->records[MIX_SEQUENCES + fork];
   opipe_status status = OPIPE_E_STATE;
   mix_until(m, r, 1);
-  for (uint32_t i = 0; status == OPIPE_E_STATE && i < 1000; ++i) {
+  for (uint32_t i = 0; status == OPIPE_E_STATE && i < 100000; ++i) {
     status = m->k.api->sequence_fork(r->sequence, seed, other, &other->sequence, &m->k.err);
-    if (status == OPIPE_E_STATE)
-      mix_drive(m);
+    if (status != OPIPE_E_STATE)
+      continue;
+    mix_drive(m);
+    if (!m->driven) /* until its rows have landed, at the latest those of the turn's end */
+      (void)nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
   }
   OPI_ASSERT_OK_FATAL(status, &m->k.err);
   other->n_prompt = r->n_prompt;
