@@ -311,7 +311,8 @@ static void try_way(const way *w) {
   const uint64_t n_shapes = shapes_compiled(&r);
   OPI_ASSERT_INT(n_shapes, 7); /* 1, 2, 4, 8, 16, 32, 64 rows */
   check_bytes(&r, ranks_of(w));
-  check_shared(&r);
+  if (w->width < 2) /* members' cuts meet, and are not alike */
+    check_shared(&r);
   run_mix(&r, w, SEQUENCES);
   check_bytes(&r, ranks_of(w));
   OPI_ASSERT_INT(shapes_compiled(&r), n_shapes);
