@@ -17,7 +17,7 @@ TEXT = ["--data", "text:" + os.path.join(DATA, "text", "ferry.txt"), "--bind", "
 STEPS = ["--steps", "2", "--optimizer", "sgd:lr=0.1"]
 TWO = ["--device", "cpu,threads=1", "--device", "cpu,threads=1"]
 SHAPE = ["--bind", "batch=4,seq=8"]
-ARCH = ["--arch", "gpt:layers=12,hidden=768,heads=12,vocab=50304,seq=1024,type=fp16", "--cluster", "h100:nodes=1", "--batch", "64"]
+ARCH = ["--arch", "gpt:layers=6,hidden=768,heads=12,vocab=50304,seq=1024,type=fp16", "--cluster", "h100:nodes=1", "--batch", "64"]
 
 
 def main():
@@ -195,7 +195,7 @@ def nothing_fits(count, folder):
     unequal_caps(count, small, cluster)
     write(10**12)
     for more, text in ((["--microbatches", "3", "--replicas", "2"], "3 micro-batches cannot be shared by 2 pipelines: 2, or 4, can"),
-                       (["--stages", "99"], "99 stages of 14 layers: at most one for each layer"),
+                       (["--stages", "99"], "99 stages of 8 layers: at most one for each layer"),
                        (["--ranks", "5"], "planner 'auto': 5 ranks on 2 devices"),
                        (["--schedule", "2bw"], "its weights are late"),
                        (["--auto=memory", "--within", "0.001"], "which is the smallest limit that helps")):

@@ -70,7 +70,7 @@ bool opi_test_is_sanitized(void) {
 }
 
 size_t opi_test_sparse(size_t n) {
-  return opi_test_is_sanitized() ? 5 * n : n;
+  return opi_test_is_sanitized() ? 8 * n : n;
 }
 
 /* A test function in which no assertion ran cannot fail. Returns how many there are. */

@@ -95,7 +95,7 @@ bool opi_test_is_cover(void);
 bool opi_test_covers(size_t i, size_t n);
 /* n cases of which every `n_th` is in a cover: how many are run. */
 size_t opi_test_covered(size_t n, size_t n_th);
-/* n; 5 n in a sanitized build, for a test that runs on the optimized build too (label=twice). */
+/* n; 8 n in a sanitized build, for a test that runs on the optimized build too (label=twice). */
 size_t opi_test_sparse(size_t n);
 /* Is this build, or that of the command under test, sanitized? Everything takes many times as long
  * then. */
