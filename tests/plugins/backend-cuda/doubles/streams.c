@@ -164,7 +164,7 @@ static void do_work(CUstream stream, const work *w) {
       }
       let_go(w->event);
       break;
-    default:
+    case WORK_WAIT:
       let_go(w->event);
   }
 }

@@ -23,8 +23,8 @@
  * waits), _PATIENCE_MS (30000: an operation that stands still for longer ends the process), _REMOTE,
  * _LATE ("die": connections or communicators made after the first launch that needed no
  * connection), _REPORT (a file: a line of JSON when a process has closed its last communicator),
- * _FAULT ("silent", "die", "stop" or "error", then "@" and "init", "finalize", "destroy", "abort"
- * or the number of a launch, from 1).
+ * _FAULT ("silent", "die", "stop" or "error", then "@" and "init", "finalize", "destroy", "abort",
+ * the number of a launch, from 1, or "sum:" and the number of a launch of collectives).
  */
 #ifndef OPIPE_TEST_NCCL_API_H_
 #define OPIPE_TEST_NCCL_API_H_

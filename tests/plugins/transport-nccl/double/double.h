@@ -153,7 +153,8 @@ const char *nccl_words(void);
 enum { FAULT_NONE, FAULT_SILENT, FAULT_DIE, FAULT_STOP, FAULT_ERROR };
 /* What goes wrong here; FAULT_DIE and FAULT_STOP happen before it returns. */
 int nccl_fault(const char *where);
-int nccl_fault_at_launch(uint64_t number);
+/* sum: of the launches with a collective; 0: it has none. */
+int nccl_fault_at_launch(uint64_t number, uint64_t sum);
 typedef struct nccl_counts {
   uint64_t comms, connections, launches, most, messages, late, aborts;
   uint64_t moves; /* steps of launches that did something */

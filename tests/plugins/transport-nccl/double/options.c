@@ -97,10 +97,12 @@ int nccl_fault(const char *where) {
   return fault;
 }
 
-int nccl_fault_at_launch(uint64_t number) {
+int nccl_fault_at_launch(uint64_t number, uint64_t sum) {
   char where[32];
   (void)snprintf(where, sizeof where, "%llu", (unsigned long long)number);
-  return nccl_fault(where);
+  const int fault = nccl_fault(where);
+  (void)snprintf(where, sizeof where, "sum:%llu", (unsigned long long)sum);
+  return fault != FAULT_NONE || sum == 0 ? fault : nccl_fault(where);
 }
 
 /* ---- counts ---- */

@@ -18,6 +18,7 @@ enum { DEVICES = 16 };
 static nccl_launch *running[DEVICES]; /* by device */
 static nccl_launch *unbegun;          /* in the order of the host's calls */
 static bool silent;                   /* nothing of this process moves */
+static uint64_t n_sums;               /* launches with collectives that have begun */
 
 static uint64_t pieces_of(uint64_t n_bytes) {
   return n_bytes == 0 ? 1 : (n_bytes + CHUNK - 1) / CHUNK;
@@ -257,7 +258,9 @@ static bool begin(nccl_launch *launch) {
   nccl_order_remove(launch);
   launch->runs = true;
   launch->stands_ns = nccl_now_ns();
-  switch (nccl_fault_at_launch(launch->number)) {
+  const bool sums = launch->tasks->header.kind > TASK_RECV;
+  n_sums += sums;
+  switch (nccl_fault_at_launch(launch->number, sums ? n_sums : 0)) {
     case FAULT_SILENT:
       silent = true;
       break;
