@@ -42,6 +42,7 @@ typedef struct member {
   int device;
   cuda_driver driver;
   nccl_table nccl;
+  void (*hold)(CUstream stream, bool hold); /* cuda_double_hold */
   CUstream streams[STREAMS];
   ncclComm_t comms[COMMS];
   unsigned char *memory; /* [ROOM] of the device */
@@ -77,6 +78,7 @@ static inline void open_doubles(member *m) {
   *(void **)(void *)&m->nccl.member = dlsym(nccl, #symbol);
   CUDA_DRIVER_FUNCTIONS(TAKE_OF_DRIVER)
   NCCL_DOUBLE_FUNCTIONS(TAKE_OF_NCCL)
+  *(void **)(void *)&m->hold = dlsym(driver, "cuda_double_hold");
   bool fine = m->driver.init(0) == CUDA_OK &&
               m->driver.context_retain(&context, m->device) == CUDA_OK &&
               m->driver.context_push(context) == CUDA_OK &&
