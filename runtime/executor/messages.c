@@ -222,8 +222,10 @@ static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_event *rea
   }
   if (!sends)
     return OPI_ASK("transport", via, recv, err, m->wire->dst, waiting.number, &m->to, NULL);
-  OPI_TRY(OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, &m->from, ready,
-                  m->src.done));
+  /* Its receive has room for any shape with this lead: both ends of a batch have equal bytes. */
+  const opipe_region *from = &t->shape->lead->compiled->messages[step->route].from;
+  OPI_TRY(
+      OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, from, ready, m->src.done));
   return put_aside(rank, t, &waiting, err);
 }
 
