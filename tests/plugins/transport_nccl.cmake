@@ -11,6 +11,12 @@ if(TARGET cuda-double-cuda)
   set_target_properties(nccl-double PROPERTIES OUTPUT_NAME nccl SUFFIX .so.2
     LIBRARY_OUTPUT_DIRECTORY ${OPI_CUDA_DOUBLES} BUILD_RPATH "$ORIGIN")
   list(APPEND OPI_TEST_PLUGIN_TARGETS nccl-double)
+  # Ranks of processes, on GPUs of the doubles. A killed process is noticed by its peers alone: there is no team.
+  set(name conformance/transport-nccl-processes-3)
+  add_test(NAME ${name} COMMAND conformance-transport --processes 3
+    --on cuda=${OPI_CUDA_DOUBLES}/plugins/opipe-backend-cuda.so ${OPI_PLUGIN_DIR}/opipe-transport-nccl.so check=1,record=no)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS unit
+    ENVIRONMENT "${OPI_CUDA_ENVIRONMENT};OPIPE_CUDA_DOUBLE_DEVICES=3;OPIPE_NCCL_DOUBLE_REMOTE=1;OPIPE_NCCL_DOUBLE_LATE=die")
 endif()
 foreach(target IN LISTS OPI_TEST_TARGETS)
   if(target MATCHES "^plugins-transport-nccl-test_" AND TARGET nccl-double)

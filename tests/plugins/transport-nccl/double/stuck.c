@@ -4,7 +4,7 @@
  * looked many times since while none has moved, wait for ever.
  */
 #include <errno.h>
-#include <signal.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -129,11 +129,24 @@ static void look_for_ring(void) {
   nccl_die("ranks wait for each other: %s", text);
 }
 
+/* A zombie is dead, too. */
+static bool is_dead(int pid) {
+  char path[32], line[512] = "";
+  (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return errno == ENOENT;
+  const ssize_t n = read(fd, line, sizeof line - 1);
+  const char *state = strrchr(line, ')'); /* "PID (NAME) STATE ..." */
+  (void)close(fd);
+  return n <= 0 || (state != NULL && (state[2] == 'Z' || state[2] == 'X'));
+}
+
 static void look_for_dead(const nccl_launch *launch, const bool *awaited) {
   ncclComm_t comm = launch->comm;
   for (int i = 0; i < comm->n_ranks; ++i) {
     const int pid = nccl_member_of(comm, i)->pid;
-    if (!awaited[i] || kill(pid, 0) == 0 || errno != ESRCH)
+    if (!awaited[i] || !is_dead(pid))
       continue;
     comm->state = COMM_FAILED;
     comm->error = nccl_fail(NCCL_DOUBLE_REMOTE_ERROR, "rank %d (process %d) has exited", i, pid);
