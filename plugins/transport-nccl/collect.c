@@ -213,9 +213,10 @@ static opipe_status finish(opipe_group *g, opipe_error *err) {
   return status;
 }
 
-/* A round that was begun by an earlier call, which answered PENDING? */
+/* A round that was begun by an earlier call, and none has answered OK since? It may have been moved
+ * on by others, also to its end. */
 static bool is_begun(const opipe_group *g, uint64_t sequence) {
-  return g->endpoint->busy == g && g->round.begun == sequence + 1;
+  return g->round.begun == sequence + 1 && g->n_told != g->round.begun;
 }
 
 static opipe_status start_or_go_on(opipe_group *g, bool begins, opipe_error *err) {
@@ -223,6 +224,8 @@ static opipe_status start_or_go_on(opipe_group *g, bool begins, opipe_error *err
   opipe_status status = begins ? begin(g, err) : OPIPE_OK;
   if (status >= 0)
     status = nccl_go_on_soon(e, err);
+  if (status == OPIPE_OK)
+    g->n_told = g->round.begun;
   return status == OPIPE_PENDING ? nccl_again(e) : status;
 }
 

@@ -231,6 +231,7 @@ struct opipe_group {
   uint32_t n;
   bool sorted;           /* members are in the communicator's order */
   uint32_t phase;        /* NCCL_ROUND_* */
+  uint64_t n_told;       /* rounds whose call has answered OK */
   bool flying;           /* a window was launched, and does not stand in the lane yet */
   uint64_t first, limit; /* values of the window */
   uint64_t launch;       /* of the round's last window; 0: it has none */
