@@ -131,12 +131,16 @@ bool nccl_comms_finish(opipe_endpoint *e, uint64_t until_ns) {
   return all;
 }
 
+/* All in one group: aborting one frees memory, which waits for the work of the others. */
 void nccl_comms_abort(opipe_endpoint *e) {
+  const nccl_calls *nccl = &e->world->library->nccl;
   const bool pushed = nccl_push(e, NULL) == OPIPE_OK;
+  (void)nccl->group_start();
   for (nccl_comm *comm = e->comms; comm != NULL; comm = comm->next) {
     if (comm->comm != NULL)
-      (void)e->world->library->nccl.abort(comm->comm);
+      (void)nccl->abort(comm->comm);
   }
+  (void)nccl->group_end();
   if (pushed)
     nccl_pop(e);
   tell_no_more(e);
