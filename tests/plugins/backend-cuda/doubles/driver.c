@@ -302,6 +302,10 @@ CUcontext cuda_double_current(void) {
   return depth == 0 ? NULL : stack[depth - 1];
 }
 
+bool cuda_double_has_fault(void) {
+  return __atomic_load_n(&cuda_double_fault, __ATOMIC_ACQUIRE) != CUDA_OK;
+}
+
 bool cuda_double_device(int *out_device) {
   if (depth > 0)
     *out_device = stack[depth - 1]->device;

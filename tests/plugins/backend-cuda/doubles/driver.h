@@ -55,6 +55,8 @@ void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void 
 void cuda_double_expect(CUstream stream, bool expects);
 /* Does one entry of a stream, if any can go on. */
 bool cuda_double_step(void);
+/* Has something faulted? Nothing runs any more. [any-thread] */
+bool cuda_double_has_fault(void);
 /* The device of the calling thread's context; false: it has none. */
 bool cuda_double_device(int *out_device);
 /* Is all of it live memory of a device, or pinned? */

@@ -191,7 +191,7 @@ static void pop(CUstream stream) {
 static void ask_peers(CUstream stream) {
   work *w = stream->first;
   if (w != NULL && w->kind == WORK_MEET && !w->over && !stream->held)
-    w->over = cuda_double_fault != CUDA_OK || w->meet(w->args);
+    w->over = w->meet(w->args);
 }
 
 static bool meets(void) {

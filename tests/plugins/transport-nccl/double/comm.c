@@ -450,15 +450,41 @@ int ncclCommDestroy(ncclComm_t comm) {
   return NCCL_DOUBLE_SUCCESS;
 }
 
+/* Under the lock, which is given up: until no launch of it stands in a stream any more. Memory is
+ * freed then, which waits for all work of the device. */
+static void wait_ended(const struct ncclComm *comm) {
+  const uint64_t until_ns =
+      nccl_now_ns() + UINT64_C(1000000) * nccl_option("PATIENCE_MS", NCCL_PATIENCE_MS);
+  while (comm->n_queued > 0) {
+    (void)pthread_mutex_unlock(&nccl_lock);
+    if (!cuda_double_step())
+      nccl_nap(50);
+    (void)pthread_mutex_lock(&nccl_lock);
+    if (nccl_now_ns() > until_ns)
+      nccl_die("ncclCommAbort waits for work of another communicator: abort both in one group");
+  }
+}
+
+void nccl_abort_end(ncclComm_t comm) {
+  (void)pthread_mutex_lock(&nccl_lock);
+  wait_ended(comm);
+  unlist(comm);
+  nccl_rest();
+  (void)pthread_mutex_unlock(&nccl_lock);
+}
+
+/* Inside a group all communicators are told before one is waited for. */
 int ncclCommAbort(ncclComm_t comm) {
   hang_if("abort");
   (void)pthread_mutex_lock(&nccl_lock);
   need_open(comm, "ncclCommAbort");
+  if (comm->state == COMM_ABORTED)
+    nccl_die("ncclCommAbort: a second time");
   ++nccl_counted.aborts;
   nccl_launch_drop(comm);
   comm->state = COMM_ABORTED;
-  unlist(comm);
-  nccl_rest();
   (void)pthread_mutex_unlock(&nccl_lock);
+  if (!nccl_group_aborts(comm))
+    nccl_abort_end(comm);
   return NCCL_DOUBLE_SUCCESS;
 }

@@ -15,7 +15,7 @@
 
 #include "api.h"
 
-enum { MOST_RANKS = 16, CHUNK = 32768, SPLITS = 4, UUID = 16, WORDS = 160 };
+enum { NCCL_PATIENCE_MS = 30000, MOST_RANKS = 16, CHUNK = 32768, SPLITS = 4, UUID = 16, WORDS = 160 };
 
 /* ---- what processes share ---- */
 
@@ -180,6 +180,7 @@ nccl_channel *nccl_channel_of(const struct ncclComm *comm, int from, int to);
 /* Goes on with what the communicator has been asked for. */
 void nccl_advance(ncclComm_t comm);
 int nccl_check(ncclComm_t comm, const char *what); /* may it be given work? */
+void nccl_abort_end(ncclComm_t comm);              /* waits for its launches, and closes it */
 
 /* ---- thread.c: a thread goes on with everything while there is a communicator or an id ---- */
 
@@ -189,6 +190,8 @@ void nccl_rest(void); /* under the lock: if nothing is left, waits for its end *
 /* ---- group.c ---- */
 
 bool nccl_inside_group(void);
+/* True: its end is the group's end. */
+bool nccl_group_aborts(ncclComm_t comm);
 bool nccl_launch_waits(void);           /* under the lock: is one outside of its stream? */
 void nccl_launch_some(void);            /* puts those that can go into their streams; without the lock */
 void nccl_launch_drop(ncclComm_t comm); /* that waits, if any; under the lock, which is given up */

@@ -17,6 +17,8 @@ static _Thread_local struct {
   int depth;
   nccl_task *tasks, **last;
   int error; /* of a call inside */
+  ncclComm_t aborted[MOST_RANKS];
+  uint32_t n_aborted;
 } group;
 
 static nccl_launch *waiting; /* launches that are not in their streams, in the host's order */
@@ -31,6 +33,15 @@ const char *nccl_kind_name(int kind) {
                                       "ncclReduceScatter", "ncclAllGather", "ncclBroadcast",
                                       "ncclReduce"};
   return names[kind];
+}
+
+bool nccl_group_aborts(ncclComm_t comm) {
+  if (group.depth == 0)
+    return false;
+  if (group.n_aborted == MOST_RANKS)
+    nccl_die("a group aborts more than %d communicators", MOST_RANKS);
+  group.aborted[group.n_aborted++] = comm;
+  return true;
 }
 
 /* ---- a group's end ---- */
@@ -166,6 +177,8 @@ int ncclGroupEnd(void) {
   if (--group.depth > 0)
     return NCCL_DOUBLE_SUCCESS;
   nccl_task *tasks = group.tasks;
+  while (group.n_aborted > 0)
+    nccl_abort_end(group.aborted[--group.n_aborted]);
   if (group.error == NCCL_DOUBLE_SUCCESS)
     return launch_all(tasks);
   free_tasks(tasks);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "double.h"
+#include "tests/plugins/backend-cuda/doubles/driver.h"
 
 enum { DEVICES = 16 };
 
@@ -289,7 +290,7 @@ static void end(nccl_launch *launch) {
 /* True: over. */
 static bool look(nccl_launch *launch) {
   bool awaited[MOST_RANKS] = {false}, over = false;
-  if (launch->comm->state == COMM_ABORTED)
+  if (launch->comm->state == COMM_ABORTED || cuda_double_has_fault())
     return true;
   if ((!launch->runs && !begin(launch)) || silent || launch->comm->state == COMM_FAILED)
     return false;

@@ -154,7 +154,7 @@ static void look_for_dead(const nccl_launch *launch, const bool *awaited) {
 }
 
 void nccl_tell(const nccl_launch *launch, bool moved, const bool *awaited) {
-  const uint64_t patience_ns = UINT64_C(1000000) * nccl_option("PATIENCE_MS", 30000);
+  const uint64_t patience_ns = UINT64_C(1000000) * nccl_option("PATIENCE_MS", NCCL_PATIENCE_MS);
   char text[WORDS];
   ++*(moved ? &n_moves : &n_looks);
   publish(launch, moved ? NULL : awaited);
