@@ -44,7 +44,7 @@ static opipe_status start_check(opipe_group *g, opipe_error *err) {
                      err);
   status = nccl_launch_end(e, g->comm, status, err);
   nccl_noted(e, record, e->n_launches);
-  g->launch = e->n_launches;
+  g->launch = g->last = e->n_launches;
   return status;
 }
 
