@@ -490,15 +490,17 @@ opipe_status opi_api_plan_annotate(opi_plan_object *plan, opipe_write_fn write, 
 opipe_status opi_api_plan_info(opi_plan_object *plan, opipe_plan_info *io_info, opipe_error *err) {
   OPI_TRY(opi_info_check("plan_info", io_info, OPIPE_END(opipe_plan_info, n_microbatches), err));
   const opi_plan *p = plan->plan;
-  const opipe_plan_info info = {.struct_size = io_info->struct_size,
-                                .n_ranks = p->decided.n_ranks,
-                                .n_stages = p->decided.n_stages,
-                                .n_microbatches = p->decided.n_microbatches,
-                                .request_ns = p->predicted.request_ns,
-                                .interval_ns = p->predicted.interval_ns,
-                                .bound_ns = p->predicted.bound_ns * p->decided.n_microbatches,
-                                .flops = p->predicted.flops,
-                                .utilisation = opi_plan_utilisation(p)};
+  const opipe_plan_info info = {
+      .struct_size = io_info->struct_size,
+      .n_ranks = p->decided.n_ranks,
+      .n_stages = p->decided.n_stages,
+      .n_microbatches = p->decided.n_microbatches,
+      .request_ns = p->predicted.request_ns,
+      .interval_ns = p->predicted.interval_ns,
+      .bound_ns = p->predicted.bound_ns * p->decided.n_microbatches,
+      .flops = p->predicted.flops,
+      .utilisation = opi_plan_utilisation(p),
+      .flags = opi_plan_is_unordered(&p->decided) ? (uint32_t)OPIPE_PLAN_UNORDERED : 0};
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

@@ -500,6 +500,8 @@ int cli_run_folder(const cli_options *options);
 /* Percent-encodes all but letters, digits, '.', '_', '-'. */
 void cli_encode_name(const char *name, char *out, size_t room);
 int cli_write_outputs(const char *directory, const cli_result *result);
+/* Are values of the plan's ranks added in an order of the transport's own? */
+bool cli_is_unordered(const cli_session *session, opipe_plan *plan);
 /* --reference: the plan's stages run one by one, and the uncut model; in a team by process 0, with
  * one status for all. status: how this process has fared so far. */
 int cli_compare_with_reference(const cli_options *options, const cli_session *s,

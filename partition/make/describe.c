@@ -344,6 +344,15 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, "\n");
 }
 
+static void describe_sums(opi_text *t, const opi_plan *plan) {
+  if (opi_plan_is_unordered(&plan->decided)) {
+    opi_text_printf(t,
+                    "sums over ranks: unordered (by transport '%.100s'): close to the plan's "
+                    "reference, not its bits\n",
+                    plan->decided.transport);
+  }
+}
+
 static void describe_reasons(opi_text *t, const char *word, const opi_whole_told *told,
                              uint32_t n) {
   enum { TOLD_MOST = 12 };
@@ -440,6 +449,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   }
   describe_groups(&t, plan);
   describe_training(&t, plan);
+  describe_sums(&t, plan);
   describe_states(&t, plan);
   describe_passes(&t, plan);
   for (uint32_t i = 0; i < plan->predicted.n_crossings && i < CROSSINGS_MOST; ++i) {

@@ -174,6 +174,12 @@ bool opi_plan_is_direct(const opi_decision *plan);
 static inline uint32_t opi_plan_width(const opi_decision *plan) {
   return plan->width == 0 ? 1 : plan->width;
 }
+/* True if values of several ranks are added in an order of the transport's own: results are close
+ * to the reference's, and need not have its bits. */
+static inline bool opi_plan_is_unordered(const opi_decision *plan) {
+  return (plan->link.flags & OPIPE_TRANSPORT_UNORDERED) != 0 && plan->n_ranks > 1 &&
+         (opi_plan_width(plan) > 1 || opi_plan_trains(plan));
+}
 /* True if ranks that hold two versions of weights step without each other's norms. Members of a
  * tensor group do not: they have copies of whole parameters, which must stay equal. */
 static inline bool opi_plan_steps_alone(const opi_decision *plan) {

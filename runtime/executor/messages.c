@@ -222,8 +222,10 @@ static opipe_status issue(opi_rank *rank, const opi_step *step, opipe_event *rea
   }
   if (!sends)
     return OPI_ASK("transport", via, recv, err, m->wire->dst, waiting.number, &m->to, NULL);
-  OPI_TRY(OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, &m->from, ready,
-                  m->src.done));
+  /* Its receive has room for any shape with this lead: both ends of a batch have equal bytes. */
+  const opipe_region *from = &t->shape->lead->compiled->messages[step->route].from;
+  OPI_TRY(
+      OPI_ASK("transport", via, send, err, m->wire->src, waiting.number, from, ready, m->src.done));
   return put_aside(rank, t, &waiting, err);
 }
 
@@ -279,7 +281,8 @@ static opipe_status order(opi_rank *rank, opi_seat *seat, uint32_t index, opipe_
   memmove(&seat->waiting[index], &seat->waiting[index + 1],
           (--seat->n_waiting - index) * sizeof *seat->waiting);
   opi_count_on(&rank->worker->n_moves);
-  return OPI_ASK_RANK(rank, event_wait, err, rank->queue, waiting.done);
+  OPI_TRY(OPI_ASK_RANK(rank, event_wait, err, rank->queue, waiting.done));
+  return opi_messages_flush(rank, err); /* a seat without sends leaves the list of busy ones */
 }
 
 opipe_status opi_message_drain(opi_rank *rank, const opi_step *step, opipe_error *err) {

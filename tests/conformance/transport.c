@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conformance of transport plugins: conformance-transport [--processes N] PATH.so [OPTIONS]
+/* Conformance of transport plugins:
+ * conformance-transport [--processes N [--on ID=BACKEND.so]] PATH.so [OPTIONS]
  *
- * With --processes 2 or 3 the ranks are dealt out to so many processes (transport_processes.h).
+ * With --processes 2 or 3 the ranks are dealt out to so many processes (transport_processes.h), on
+ * devices of a backend with --on, one after the other.
  * Without:
  * Ranks are threads of this process, on a host-memory device made of opipe/helpers.h. Messages
  * arrive whole, in the order of the rule, never before their receive was posted where the transport
@@ -20,7 +22,7 @@
 
 static void check_info(subject *s) {
 #if OPIPE_ABI_MINOR >= 5
-  enum { KNOWN = 63 }; /* to OPIPE_TRANSPORT_MACHINES */
+  enum { KNOWN = 127 }; /* to OPIPE_TRANSPORT_UNORDERED */
 #else
   enum { KNOWN = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
 #endif
@@ -129,13 +131,18 @@ int main(int argc, char **argv) {
   subject s;
   const bool dealt_out = argc > 2 && strcmp(argv[1], "--processes") == 0;
   const unsigned long n = dealt_out ? strtoul(argv[2], NULL, 10) : 0;
-  if (dealt_out && n >= 2 && n <= RANKS && (argc == 4 || argc == 5)) {
+  const bool on = dealt_out && argc > 4 && strcmp(argv[3], "--on") == 0;
+  const int at = on ? 5 : 3; /* PATH.so */
+  if (dealt_out && n >= 2 && n <= RANKS && (argc == at + 1 || argc == at + 2) &&
+      (!on || strchr(argv[4], '=') != NULL)) {
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    check_processes(argv[3], argc == 5 ? argv[4] : NULL, (uint32_t)n);
+    check_processes(argv[at], argc == at + 2 ? argv[at + 1] : NULL, (uint32_t)n,
+                    on ? argv[4] : NULL);
     return conf_finish();
   }
   if (dealt_out || (argc != 2 && argc != 3)) {
-    (void)fprintf(stderr, "usage: %s [--processes 2|%d] PATH.so [OPTIONS]\n", argv[0], RANKS);
+    (void)fprintf(stderr, "usage: %s [--processes 2|%d [--on ID=BACKEND.so]] PATH.so [OPTIONS]\n",
+                  argv[0], RANKS);
     return 2;
   }
   conf_plugin plugin = conf_open(argv[1], OPIPE_KIND_TRANSPORT, OPIPE_TRANSPORT_ID);

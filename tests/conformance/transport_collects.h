@@ -174,7 +174,7 @@ static void ask(const meeting *m, rank *r, uint64_t round, asked *a) {
   const uint32_t member = member_of_rank(r->index);
   memset(a, 0, sizeof *a);
   find_part(m, member, &a->first, &a->own);
-  make_lists(m, r->slots, (uint32_t)(r->index + round) % COLLECT_WAYS, a);
+  make_lists(m, there(r), (uint32_t)(r->index + round) % COLLECT_WAYS, a);
   make_values(m, member, round, r->slots, a);
   a->what = (opipe_collect){.struct_size = (uint32_t)OPIPE_END(opipe_collect, done),
                             .kind = m->kind,
@@ -186,8 +186,33 @@ static void ask(const meeting *m, rank *r, uint64_t round, asked *a) {
                             .parts = m->kind == OPIPE_COLLECT_ALL_REDUCE ? NULL : m->parts};
 }
 
-static bool is_as_wanted(const rank *r, const asked *a) {
+static opipe_status move_collected(rank *r, bool to_device) {
   const opipe_region all = {r->slots, 0, COLLECT_BYTES};
+  return move_far(r, &all, to_device);
+}
+
+/* Sums in another order, or rounded at each addition, are wanted as well where a transport says so.
+ */
+static void want_any_order(const rank *r, const meeting *m, uint64_t round, unsigned char *image,
+                           asked *a) {
+  const uint64_t size = size_of_value(m->dtype);
+  const bool scatters = m->kind == OPIPE_COLLECT_REDUCE_SCATTER;
+  unsigned char sum[sizeof(double)];
+  if ((r->s->info.flags & OPIPE_TRANSPORT_UNORDERED) == 0 || m->kind == OPIPE_COLLECT_ALL_GATHER)
+    return;
+  for (uint64_t i = 0; i < (scatters ? a->own : values_of_meeting(m)); ++i) {
+    unsigned char *wanted = value_in(a->wanted, &a->to, i, size);
+    for (uint32_t way = 0; way < NUMBER_WAYS; ++way) {
+      put_number(sum, m->dtype, number_sum_by(m->dtype, way, round, scatters ? a->first + i : i));
+      if (memcmp(sum, value_in(image, &a->to, i, size), size) == 0)
+        memcpy(wanted, sum, size);
+    }
+  }
+}
+
+static bool is_as_wanted(const rank *r, const meeting *m, uint64_t round, asked *a) {
+  const opipe_region all = {r->slots, 0, COLLECT_BYTES};
+  want_any_order(r, m, round, (unsigned char *)opipe_host_at(&all), a);
   return memcmp(opipe_host_at(&all), a->wanted, COLLECT_BYTES) == 0;
 }
 
@@ -200,9 +225,15 @@ static opipe_status collect_meetings(rank *r) {
     ask(&meetings[round], r, round, &a);
     if (round < 6) /* they come in every order */
       (void)nanosleep(&pause, NULL);
+    opipe_status moved = move_collected(r, true);
+    if (moved < 0)
+      return moved;
     UNTIL(r, r->s->t->collect(r->collective, round, &a.what, &r->err));
     UNTIL(r, r->s->t->collect_test(r->collective, round, &r->err));
-    r->n_good += is_as_wanted(r, &a);
+    moved = move_collected(r, false);
+    if (moved < 0)
+      return moved;
+    r->n_good += is_as_wanted(r, &meetings[round], round, &a);
     r->n_unsteady += r->s->t->collect_test(r->collective, round, &r->err) != OPIPE_OK;
   }
   return OPIPE_OK;

@@ -207,6 +207,7 @@ static void close_dealt(dealt *d) {
   }
   d->s.t->world_close(d->g.world);
   for (uint32_t i = 0; i < RANKS; ++i) {
+    close_far(&d->g.ranks[i]);
     opipe_host_queue_close(d->g.ranks[i].queue);
     opipe_host_device_close(d->g.ranks[i].device);
   }

@@ -307,7 +307,7 @@ static void check_event_collects(const subject *s) {
       const bool done = collect_held(s, &g, values, events);
       (void)pthread_join(thread, NULL);
       for (uint32_t i = 0; i < RANKS && done; ++i) {
-        conf_check(is_as_wanted(&g.ranks[i], &values[i].a),
+        conf_check(is_as_wanted(&g.ranks[i], &held_meeting, 0, &values[i].a),
                    "rank %u has values of before their `ready`", i);
       }
       conf_check(!done || is_recorded(events[WATCHED_SENT]), "`done` is not recorded");

@@ -28,6 +28,10 @@ typedef struct subject {
   uint32_t rule; /* with the options */
   const char *options;
   bool newer; /* it may have flags that these headers do not know */
+  /* The backend whose devices ranks are on; NULL: they are in host memory. */
+  const opipe_backend *on;
+  opipe_instance *on_self;
+  const char *on_id;
 } subject;
 
 /* One rank: its device, its end of the world, its two streams around the ring. */
@@ -39,6 +43,11 @@ typedef struct rank {
   opipe_endpoint *endpoint;
   opipe_stream *in, *out;
   opipe_buffer *slots; /* DEPTH receive slots, then as many to send from */
+  /* On a backend's device `slots` are the program's image of `far`. */
+  opipe_device *far_device;
+  opipe_queue *far_queue;
+  opipe_event *far_event;
+  opipe_buffer *far;
   opipe_memory *memory;
   struct rank *next; /* who receives what this rank sends */
   opipe_error err;
@@ -206,6 +215,60 @@ static opipe_stream_params stream_params(uint32_t src, uint32_t dst, uint32_t in
   return p;
 }
 
+/* ---- ranks on a backend's device ---- */
+
+/* Memory as the transport is to see it. */
+static opipe_buffer *there(const rank *r) {
+  return r->far == NULL ? r->slots : r->far;
+}
+
+static opipe_region placed(const rank *r, opipe_region region) {
+  region.buffer = there(r);
+  return region;
+}
+
+/* Brings a region of the program's image to the device, or back. */
+static opipe_status move_far(rank *r, const opipe_region *region, bool to_device) {
+  const opipe_backend *b = r->s->on;
+  const opipe_region far = placed(r, *region);
+  if (r->far == NULL || region->n_bytes == 0)
+    return OPIPE_OK;
+  void *image = opipe_host_at(region);
+  opipe_status status = to_device ? b->write(r->far_queue, &far, image, &r->err)
+                                  : b->read(r->far_queue, image, &far, &r->err);
+  if (status >= 0)
+    status = b->event_record(r->far_queue, r->far_event, &r->err);
+  return status < 0 ? status : b->event_sync(r->far_event, DEADLINE_NS, &r->err);
+}
+
+static bool open_far(rank *r) {
+  const subject *s = r->s;
+  const opipe_backend *b = s->on;
+  uint32_t n = 0;
+  if (!conf_ok(b->device_count(s->on_self, &n, &r->err), &r->err, "device_count") ||
+      !conf_check(n != 0, "the backend has no device"))
+    return false;
+  const opipe_device_params device = {
+      (uint32_t)OPIPE_END(opipe_device_params, options), r->index % n, 0, 1, 0, NULL};
+  return conf_ok(b->device_open(s->on_self, &device, &r->far_device, &r->err), &r->err,
+                 "device_open") &&
+         conf_ok(b->queue_open(r->far_device, &r->far_queue, &r->err), &r->err, "queue_open") &&
+         conf_ok(b->event_create(r->far_device, &r->far_event, &r->err), &r->err, "event_create") &&
+         conf_ok(b->buffer_alloc(r->far_device, 2 * DEPTH * SLOT_BYTES, OPIPE_BUFFER_BOUNDARY,
+                                 &r->far, &r->err),
+                 &r->err, "buffer_alloc");
+}
+
+static void close_far(rank *r) {
+  const opipe_backend *b = r->s == NULL ? NULL : r->s->on;
+  if (b == NULL)
+    return;
+  b->buffer_free(r->far);
+  b->event_destroy(r->far_event);
+  b->queue_close(r->far_queue);
+  b->device_close(r->far_device);
+}
+
 /* ---- a world of RANKS ranks in a ring ---- */
 
 typedef struct ring {
@@ -229,20 +292,23 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
                                        OPIPE_BUFFER_BOUNDARY, &r->slots, &r->err),
                &r->err, "buffer"))
     return false;
+  if (s->on != NULL && !open_far(r))
+    return false;
+  const bool far = s->on != NULL;
   const opipe_endpoint_params endpoint = {(uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
                                           i,
-                                          kit_backend(),
-                                          r->device,
-                                          r->queue,
-                                          NULL,
-                                          "host-memory",
+                                          far ? s->on : kit_backend(),
+                                          far ? r->far_device : r->device,
+                                          far ? r->far_queue : r->queue,
+                                          s->on_self,
+                                          far ? s->on_id : "host-memory",
                                           20,
                                           0};
   const opipe_status opened = s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err);
   if (!conf_made(opened, &r->endpoint, &r->err, "endpoint_open"))
     return false;
   const opipe_status registered =
-      s->t->memory_register(r->endpoint, r->slots, 2 * DEPTH * SLOT_BYTES, &r->memory, &r->err);
+      s->t->memory_register(r->endpoint, there(r), 2 * DEPTH * SLOT_BYTES, &r->memory, &r->err);
   return conf_made(registered, &r->memory, &r->err, "memory_register");
 }
 

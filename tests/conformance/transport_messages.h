@@ -32,6 +32,9 @@ static opipe_status send_one(rank *r, uint64_t sequence) {
 static opipe_status take_one(rank *r, uint64_t sequence, uint64_t n_elems) {
   const opipe_region region = slot_of(r, sequence);
   UNTIL(r, r->s->t->test(r->in, sequence, &r->err));
+  const opipe_status moved = move_far(r, &region, false);
+  if (moved < 0)
+    return moved;
   r->n_good += holds(&region, (r->index + RANKS - 1) % RANKS, sequence, n_elems);
   r->n_unsteady += r->s->t->test(r->in, sequence, &r->err) != OPIPE_OK;
   return OPIPE_OK;
@@ -230,15 +233,30 @@ static void check_rings(const subject *s) {
 
 /* ---- batches ---- */
 
+/* Do messages go in batches? */
+static bool in_batches(const subject *s) {
+#if OPIPE_TARGET_MINOR >= 1
+  return OPIPE_HAS(s->t, opipe_transport, batch_end) && s->t->batch_begin != NULL &&
+         s->rule == OPIPE_RULE_GROUPED;
+#else
+  (void)s;
+  return false;
+#endif
+}
+
 #if OPIPE_TARGET_MINOR >= 1
 /* Every rank sends to the next and receives from the one before in one batch, which nobody could do
  * one after the other without somebody who receives first. */
 static opipe_status batch_round(rank *r, uint64_t sequence) {
   const opipe_transport *t = r->s->t;
-  const opipe_region to = slot_of(r, sequence), from = source_of(r, sequence);
-  fill(&from, r->index, sequence);
+  const opipe_region to = placed(r, slot_of(r, sequence)), image = source_of(r, sequence);
+  const opipe_region from = placed(r, image);
+  fill(&image, r->index, sequence);
+  opipe_status status = move_far(r, &image, true);
+  if (status < 0)
+    return status;
   UNTIL(r, t->batch_begin(r->endpoint, &r->err));
-  opipe_status status = t->send(r->out, sequence, &from, NULL, NULL, &r->err);
+  status = t->send(r->out, sequence, &from, NULL, NULL, &r->err);
   r->n_pending += status == OPIPE_PENDING;
   if (status == OPIPE_OK)
     status = t->recv(r->in, sequence, &to, NULL, &r->err);

@@ -20,7 +20,7 @@
 /* ---- the processes' work ---- */
 
 static void do_messages(dealt *d) {
-  on_ranks_here(d, ring_body);
+  on_ranks_here(d, in_batches(&d->s) ? batch_body : ring_body);
   for (uint32_t i = 0; i < d->n_here; ++i) {
     const rank *r = &d->g.ranks[d->here[i]];
     conf_ok(r->status, &r->err, "ring");
@@ -28,6 +28,10 @@ static void do_messages(dealt *d) {
                MESSAGES);
     conf_check(r->n_unsteady == 0, "rank %u: test is not OK again for %u messages", r->index,
                r->n_unsteady);
+    conf_check(r->n_pending == 0 && r->n_open == 0,
+               "rank %u: %u calls in a batch are pending, of %u batches an operation had finished "
+               "before the others",
+               r->index, r->n_pending, r->n_open);
   }
 }
 
@@ -74,7 +78,24 @@ static opipe_region nearly_region(const rank *r, uint32_t i, bool sends) {
                         NEARLY_BYTES};
 }
 
-static opipe_status pass_nearly(nearly *n) {
+/* Under GROUPED ranks issue what they send each other in one order. */
+static opipe_status batch_nearly(const nearly *n) {
+  rank *r = n->r;
+  const opipe_transport *t = r->s->t;
+  opipe_status status = OPIPE_OK;
+  UNTIL(r, t->batch_begin(r->endpoint, &r->err));
+  for (uint32_t i = NEARLY; i > 0 && status == OPIPE_OK; --i) {
+    const opipe_region to = placed(r, nearly_region(r, i - 1, false));
+    const opipe_region from = placed(r, nearly_region(r, i - 1, true));
+    status = t->recv(n->in[i - 1], 0, &to, NULL, &r->err);
+    if (status == OPIPE_OK)
+      status = t->send(n->out[i - 1], 0, &from, NULL, NULL, &r->err);
+  }
+  const opipe_status ended = t->batch_end(r->endpoint, &r->err);
+  return status == OPIPE_OK ? ended : status;
+}
+
+static opipe_status send_nearly(const nearly *n) {
   rank *r = n->r;
   const opipe_transport *t = r->s->t;
   for (uint32_t i = 0; i < NEARLY; ++i) {
@@ -84,16 +105,30 @@ static opipe_status pass_nearly(nearly *n) {
   for (uint32_t i = NEARLY; i > 0; --i) { /* they go the other way about */
     const opipe_region from = nearly_region(r, i - 1, true);
     UNTIL(r, t->reserve(n->out[i - 1], 0, &r->err));
-    fill(&from, r->index, i);
     UNTIL(r, t->send(n->out[i - 1], 0, &from, NULL, NULL, &r->err));
   }
-  for (uint32_t i = 0; i < NEARLY; ++i) {
+  return OPIPE_OK;
+}
+
+static opipe_status pass_nearly(nearly *n) {
+  rank *r = n->r;
+  const opipe_transport *t = r->s->t;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < NEARLY && status == OPIPE_OK; ++i) {
+    const opipe_region from = nearly_region(r, i, true);
+    fill(&from, r->index, i + 1);
+    status = move_far(r, &from, true);
+  }
+  if (status == OPIPE_OK)
+    status = in_batches(r->s) ? batch_nearly(n) : send_nearly(n);
+  for (uint32_t i = 0; i < NEARLY && status == OPIPE_OK; ++i) {
     const opipe_region to = nearly_region(r, i, false);
     UNTIL(r, t->test(n->in[i], 0, &r->err));
     UNTIL(r, t->test(n->out[i], 0, &r->err));
+    status = move_far(r, &to, false);
     r->n_good += holds(&to, (r->index + RANKS - 1) % RANKS, i + 1, NEARLY_BYTES / sizeof(float));
   }
-  return OPIPE_OK;
+  return status;
 }
 
 static void *nearly_body(void *arg) {
@@ -232,8 +267,13 @@ static void do_kill_member(dealt *d) {
 static void expect_peer(dealt *d, const char *text) {
   rank *r = &d->g.ranks[d->here[0]];
   const uint64_t start = conf_host.now_ns(NULL);
-  const opipe_region region = slot_of(r, 0);
-  opipe_status status = d->s.t->recv(r->in, 0, &region, NULL, &r->err);
+  const opipe_region region = placed(r, slot_of(r, 0));
+  const bool batch = in_batches(&d->s);
+  opipe_status status = batch ? d->s.t->batch_begin(r->endpoint, &r->err) : OPIPE_OK;
+  if (status == OPIPE_OK)
+    status = d->s.t->recv(r->in, 0, &region, NULL, &r->err);
+  if (status == OPIPE_OK && batch)
+    status = d->s.t->batch_end(r->endpoint, &r->err);
   while (status >= 0 && conf_host.now_ns(NULL) - start < DEADLINE_NS) {
     const uint32_t seen = d->s.t->doorbell(r->endpoint);
     status = d->s.t->test(r->in, 0, &r->err);
@@ -285,22 +325,43 @@ static bool has_what_it_takes(const dealt_case *c, const subject *s) {
 /* Status of a process whose transport has not got what a case takes. */
 enum { LACKS_IT = 77 };
 
-static _Noreturn void be_process(const dealt_case *c, const char *path, const char *options,
-                                 board_memory *memory, uint32_t process, uint32_t n_processes) {
+/* The backend that was lent to plugins, for the ranks' devices. */
+static void take_backend(subject *s, const char *path, const char *id) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (path == NULL)
+    return;
+  conf_lend(path);
+  const opipe_backend_lookup *lookup =
+      (const opipe_backend_lookup *)conf_host.get_interface(conf_host.ctx, OPIPE_BACKEND_LOOKUP_ID);
+  s->on_id = id;
+  conf_ok(lookup->find(conf_host.ctx, id, &s->on, &s->on_self, &err), &err, "the backend");
+}
+
+/* What the ranks of a run are on. */
+typedef struct dealt_on {
+  const char *path, *options; /* of the transport */
+  const char *backend, *id;   /* NULL: host memory */
+} dealt_on;
+
+static _Noreturn void be_process(const dealt_case *c, const dealt_on *on, board_memory *memory,
+                                 uint32_t process, uint32_t n_processes) {
   dealt d = {.process = process, .n_processes = n_processes};
   opipe_error err = OPIPE_ERROR_INIT;
-  conf_plugin plugin = conf_open(path, OPIPE_KIND_TRANSPORT, OPIPE_TRANSPORT_ID);
+  take_backend(&d.s, on->backend, on->id);
+  conf_plugin plugin = conf_open(on->path, OPIPE_KIND_TRANSPORT, OPIPE_TRANSPORT_ID);
   conf_case(c->name);
   d.s.t = (const opipe_transport *)plugin.table;
   d.s.self = plugin.self;
-  d.s.options = options;
+  d.s.options = on->options;
   d.board = (opipe_board){(uint32_t)sizeof d.board, 0, memory, board_post, board_look};
   d.s.info.struct_size = (uint32_t)OPIPE_END(opipe_transport_info, bandwidth);
   for (uint32_t r = process; r < RANKS; r += n_processes)
     d.here[d.n_here++] = r;
   const held before = what_is_held();
   int status = 0;
-  if (!conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info")) {
+  const bool tells = conf_ok(d.s.t->info(d.s.self, &d.s.info, &err), &err, "info");
+  d.s.rule = d.s.info.rule;
+  if (!tells) {
     status = 1;
   } else if (!has_what_it_takes(c, &d.s)) {
     status = LACKS_IT;
@@ -330,7 +391,7 @@ static int end_of(pid_t pid, uint64_t start) {
   return status;
 }
 
-static void check_dealt(const dealt_case *c, const char *path, const char *options, uint32_t n) {
+static void check_dealt(const dealt_case *c, const dealt_on *on, uint32_t n) {
   pid_t pids[RANKS];
   const uint64_t start = conf_host.now_ns(NULL);
   board_memory *memory = (board_memory *)mmap(NULL, sizeof *memory, PROT_READ | PROT_WRITE,
@@ -342,7 +403,7 @@ static void check_dealt(const dealt_case *c, const char *path, const char *optio
   for (uint32_t p = 0; p < n; ++p) {
     pids[p] = fork();
     if (pids[p] == 0)
-      be_process(c, path, options, memory, p, n);
+      be_process(c, on, memory, p, n);
     conf_check(pids[p] > 0, "fork");
   }
   for (uint32_t p = 0; p < n; ++p) {
@@ -357,7 +418,13 @@ static void check_dealt(const dealt_case *c, const char *path, const char *optio
   (void)munmap(memory, sizeof *memory);
 }
 
-static void check_processes(const char *path, const char *options, uint32_t n) {
+/* backend: "ID=PATH.so" or NULL. */
+static void check_processes(const char *path, const char *options, uint32_t n,
+                            const char *backend) {
+  char id[64] = "";
+  const size_t n_id = backend == NULL ? 0 : strcspn(backend, "=");
+  const dealt_on on = {path, options, backend == NULL ? NULL : backend + n_id + 1, id};
+  (void)snprintf(id, sizeof id, "%.*s", (int)n_id, backend == NULL ? "" : backend);
   static const dealt_case cases[] = {
       {"messages between processes", do_messages, false, false, false, false, false},
       {"messages into the transport's memory", do_messages, true, false, false, false, false},
@@ -370,13 +437,14 @@ static void check_processes(const char *path, const char *options, uint32_t n) {
       {"a process that is killed", do_kill, false, false, false, true, false},
       {"a member that is killed", do_kill_member, .collects = true, .kills = true}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
-    check_dealt(&cases[i], path, options, n);
+    check_dealt(&cases[i], &on, n);
 }
 
 #else
 
-static void check_processes(const char *path, const char *options, uint32_t n) {
-  (void)path, (void)options, (void)n;
+static void check_processes(const char *path, const char *options, uint32_t n,
+                            const char *backend) {
+  (void)path, (void)options, (void)n, (void)backend;
   conf_skip("processes: these headers know none");
 }
 

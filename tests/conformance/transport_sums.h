@@ -27,14 +27,29 @@ static double term_of(uint32_t dtype, uint32_t m, uint64_t round, uint64_t i) {
   return scale * (kind == 1 ? 1.0 : kind > 0 ? large : -large);
 }
 
-static double sum_of(uint32_t dtype, uint64_t round, uint64_t i) {
-  volatile float narrow = (float)term_of(dtype, 0, round, i);
-  volatile double wide = term_of(dtype, 0, round, i);
+/* Orders in which three members may be added, the rising one first. */
+enum { SUM_ORDERS = 3 };
+static double sum_of(uint32_t dtype, uint32_t order, uint64_t round, uint64_t i) {
+  static const uint32_t orders[SUM_ORDERS][RANKS] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
+  volatile float narrow = (float)term_of(dtype, orders[order][0], round, i);
+  volatile double wide = term_of(dtype, orders[order][0], round, i);
   for (uint32_t m = 1; m < RANKS; ++m) {
-    narrow += (float)term_of(dtype, m, round, i);
-    wide += term_of(dtype, m, round, i);
+    narrow += (float)term_of(dtype, orders[order][m], round, i);
+    wide += term_of(dtype, orders[order][m], round, i);
   }
   return dtype == OPIPE_DOUBLE ? wide : (double)narrow;
+}
+
+static bool is_sum(const rank *r, double value, uint32_t dtype, uint64_t round, uint64_t i) {
+#if OPIPE_ABI_MINOR >= 5
+  const bool unordered = (r->s->info.flags & OPIPE_TRANSPORT_UNORDERED) != 0;
+#else
+  const bool unordered = false;
+#endif
+  bool found = value == sum_of(dtype, 0, round, i);
+  for (uint32_t order = 1; order < SUM_ORDERS && unordered; ++order)
+    found = found || value == sum_of(dtype, order, round, i);
+  return found;
 }
 
 static double value_at(const opipe_region *region, uint32_t dtype, uint64_t i) {
@@ -78,8 +93,8 @@ static void set_terms(const rank *r, const opipe_region *region, uint64_t round,
 static bool has_sums(const rank *r, const opipe_region *region, uint64_t round, uint64_t n) {
   const uint32_t dtype = r->sums->dtype;
   for (uint64_t i = 0; i < SLOT_BYTES / size_of(dtype); ++i) {
-    const double wanted = i < n ? sum_of(dtype, round, i) : (double)BLANK;
-    if (value_at(region, dtype, i) != wanted)
+    const double value = value_at(region, dtype, i);
+    if (!(i < n ? is_sum(r, value, dtype, round, i) : value == (double)BLANK))
       return false;
   }
   return true;
@@ -94,16 +109,22 @@ static uint64_t count_of(uint32_t dtype, uint64_t round) {
 static opipe_status reduce_rounds(rank *r) {
   static const long late[6][RANKS] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                       {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
-  const opipe_region region = {r->slots, 0, SLOT_BYTES};
+  const opipe_region region = {r->slots, 0, SLOT_BYTES}, place = placed(r, region);
   const uint32_t dtype = r->sums->dtype;
   for (uint64_t round = 0; round < ROUNDS; ++round) {
     const uint64_t n = count_of(dtype, round);
     const struct timespec pause = {.tv_nsec = late[round % 6][r->index] * 1000000};
     set_terms(r, &region, round, n);
+    opipe_status moved = move_far(r, &region, true);
+    if (moved < 0)
+      return moved;
     if (round < 6) /* they come in every order */
       (void)nanosleep(&pause, NULL);
-    UNTIL(r, r->s->t->all_reduce(r->group, round, &region, n, dtype, NULL, NULL, &r->err));
+    UNTIL(r, r->s->t->all_reduce(r->group, round, &place, n, dtype, NULL, NULL, &r->err));
     UNTIL(r, r->s->t->group_test(r->group, round, &r->err));
+    moved = move_far(r, &region, false);
+    if (moved < 0)
+      return moved;
     r->n_good += has_sums(r, &region, round, n);
     r->n_unsteady += r->s->t->group_test(r->group, round, &r->err) != OPIPE_OK;
   }

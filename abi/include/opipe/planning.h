@@ -169,7 +169,18 @@ typedef struct opipe_plan_info {
    * at their nominal rates. 0: not known (a plan that was read carries no rates). */
   double flops, utilisation;
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+  uint32_t flags; /* OPIPE_PLAN_* */
+  uint32_t reserved2;
+#endif
 } opipe_plan_info;
+
+#if OPIPE_TARGET_MINOR >= 5
+/* UNORDERED: values of several ranks are added in an order of the transport's own
+ * (OPIPE_TRANSPORT_UNORDERED): results are close to those of OPIPE_SESSION_REFERENCE, and need not
+ * have their bits. */
+enum { OPIPE_PLAN_UNORDERED = 1u };
+#endif
 
 #if OPIPE_TARGET_MINOR >= 5
 /* A plan that process 0 has made, for all processes of a team. */

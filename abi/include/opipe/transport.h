@@ -56,13 +56,16 @@ enum { OPIPE_THREADS_SINGLE = 0, OPIPE_THREADS_PER_ENDPOINT = 1 };
  * are present. EMULATED: times are declared. */
 enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPORT_EMULATED = 4u };
 #if OPIPE_TARGET_MINOR >= 5
-/* COLLECTIVES: the collective slots are present. QUEUED: among ranks of one device whose backend
- * has `sum`, a collect is over for the host once it has answered OK: `done` is recorded, and nobody
- * has to poll for it. MACHINES: joins processes of several machines. */
+/* COLLECTIVES: the collective slots are present. QUEUED: a collect with `done` is over for the host
+ * once it has answered OK: `done` is recorded, and nobody has to poll for it; without UNORDERED
+ * only among ranks of one device whose backend has `sum`. MACHINES: joins processes of several
+ * machines. UNORDERED: sums are added in an order of the transport's own, and half types may be
+ * rounded at each addition; the members of one all-reduce still get the same bits. */
 enum {
   OPIPE_TRANSPORT_COLLECTIVES = 8u,
   OPIPE_TRANSPORT_QUEUED = 16u,
-  OPIPE_TRANSPORT_MACHINES = 32u
+  OPIPE_TRANSPORT_MACHINES = 32u,
+  OPIPE_TRANSPORT_UNORDERED = 64u
 };
 #endif
 
@@ -151,7 +154,8 @@ typedef struct opipe_stream_params {
  * Parts lie one after the other in rising order of member, cover all values, and may have any size,
  * also 0. Sums begin with member 0's value, to which those of members 1, 2, ... are added in this
  * order, whatever arrives first: float64 in float64; float32, float16 and bfloat16 in float32, and
- * rounded to the type once, to nearest even. Nothing but `to` is written. */
+ * rounded to the type once, to nearest even; but see OPIPE_TRANSPORT_UNORDERED. Nothing but `to` is
+ * written. */
 enum {
   OPIPE_COLLECT_ALL_REDUCE = 0,
   OPIPE_COLLECT_REDUCE_SCATTER = 1,
@@ -238,10 +242,11 @@ typedef struct opipe_transport {
   opipe_status (*wait)(opipe_endpoint *endpoint, uint32_t seen, uint64_t timeout_ns,
                        opipe_error *err);
 
-  /* -- reductions over a group, added in rising order of member, whatever arrives first; NULL slots
-   * without OPIPE_TRANSPORT_REDUCES. Members are `ranks` in the order given; a rank listed several
-   * times opens the group as often and takes its places in order. The caller of group_test may be
-   * the one that computes the sum, so all members must go on calling it until it answers OK -- */
+  /* -- reductions over a group, added in rising order of member, whatever arrives first (but see
+   * OPIPE_TRANSPORT_UNORDERED); NULL slots without OPIPE_TRANSPORT_REDUCES. Members are `ranks` in
+   * the order given; a rank listed several times opens the group as often and takes its places in
+   * order. The caller of group_test may be the one that computes the sum, so all members must go on
+   * calling it until it answers OK -- */
   opipe_status (*group_open)(opipe_endpoint *endpoint, const uint32_t *ranks, uint32_t n_ranks,
                              uint64_t n_bytes, opipe_group **out_group, opipe_error *err);
   void (*group_close)(opipe_group *group); /* accepts NULL. [control] */
@@ -282,12 +287,12 @@ typedef struct opipe_transport {
   /* Batches: both slots or neither; called if the world's rule is GROUPED. Between the two calls,
    * send and recv on the endpoint (at most OPIPE_BATCH_MOST, no operation twice) are only noted;
    * they start together at batch_end, where none waits for a peer and none answers PENDING. A send
-   * then need not find its receive posted; its region and `ready` belong to the transport until
-   * test says OK. test answers OK for an operation once all of its batch have finished. In between,
-   * only doorbell and ring are called on the endpoint, and abort on its world. NULL: the core
-   * issues the operations one by one, in the same order. Errors: STATE: a batch is already open, or
-   * none is; a fault of an operation is reported by its own call or by batch_end, which closes the
-   * batch whatever it answers; PEER. */
+   * then need not find its receive posted, and has as many bytes as that; its region and `ready`
+   * belong to the transport until test says OK. test answers OK for an operation once all of its
+   * batch have finished. In between, only doorbell and ring are called on the endpoint, and abort
+   * on its world. NULL: the core issues the operations one by one, in the same order. Errors:
+   * STATE: a batch is already open, or none is; a fault of an operation is reported by its own call
+   * or by batch_end, which closes the batch whatever it answers; PEER. */
   /* OK | PENDING (earlier operations have not finished; no batch was opened) | < 0. [step:endpoint]
    */
   opipe_status (*batch_begin)(opipe_endpoint *endpoint, opipe_error *err);

@@ -302,6 +302,16 @@ CUcontext cuda_double_current(void) {
   return depth == 0 ? NULL : stack[depth - 1];
 }
 
+bool cuda_double_has_fault(void) {
+  return __atomic_load_n(&cuda_double_fault, __ATOMIC_ACQUIRE) != CUDA_OK;
+}
+
+bool cuda_double_device(int *out_device) {
+  if (depth > 0)
+    *out_device = stack[depth - 1]->device;
+  return depth > 0;
+}
+
 /* ---- memory ---- */
 
 static block *find_block(uintptr_t first, size_t n_bytes) {
@@ -471,6 +481,13 @@ bool cuda_double_is_pinned(uintptr_t first, size_t n_bytes) {
   while (p != NULL && (first < p->first || first + n_bytes > p->first + p->n_bytes))
     p = p->next;
   return p != NULL || (b != NULL && b->pinned);
+}
+
+bool cuda_double_is_there(uintptr_t first, size_t n_bytes) {
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const bool is = cuda_double_is_device(first, n_bytes) || cuda_double_is_pinned(first, n_bytes);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return is;
 }
 
 CUresult cuMemHostRegister_v2(void *data, size_t bytes, unsigned flags) {

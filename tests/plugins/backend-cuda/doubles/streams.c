@@ -8,11 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "double.h"
 
-enum { KERNEL_US = 5, COPY_NS = 2000, BEGIN_ONE_IN = 8 };
-enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
+enum { KERNEL_US = 5, COPY_NS = 2000, MEET_NS = 10000, BEGIN_ONE_IN = 8 };
+enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_MEET, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {
   struct work *next;
@@ -21,6 +22,8 @@ typedef struct work {
   uint32_t grid[3], block[3], shared_bytes;
   bool behind;                    /* it may begin while what is in front ends */
   void (*call)(const void *args); /* CALL */
+  bool (*meet)(const void *args); /* MEET */
+  bool over;                      /* it has answered true */
   double ns;                      /* its time by the stream's clock */
   double from_ns;                 /* the device's time that the host knew when it was queued */
   void *to;                       /* COPY, FILL */
@@ -42,7 +45,7 @@ struct CUgraph_st { /* also a CUgraphExec */
 
 struct CUstream_st {
   CUstream next;
-  bool held;        /* cuda_double_hold */
+  bool held, expects; /* cuda_double_hold, cuda_double_expect */
   CUgraph captured; /* that it is given to, for now; NULL: none */
   double ns;        /* its clock: when what it has done so far was done */
   work *first, **last;
@@ -98,7 +101,7 @@ static bool is_ready(CUstream stream) {
   const work *w = stream->first;
   if (w == NULL || stream->held)
     return false;
-  return w->kind != WORK_WAIT || w->event->n_done >= w->number;
+  return w->kind == WORK_MEET ? w->over : w->kind != WORK_WAIT || w->event->n_done >= w->number;
 }
 
 static void let_go(CUevent event) {
@@ -161,7 +164,7 @@ static void do_work(CUstream stream, const work *w) {
       }
       let_go(w->event);
       break;
-    default:
+    case WORK_WAIT:
       let_go(w->event);
   }
 }
@@ -185,9 +188,24 @@ static void pop(CUstream stream) {
   free(w);
 }
 
+static void ask_peers(CUstream stream) {
+  work *w = stream->first;
+  if (w != NULL && w->kind == WORK_MEET && !w->over && !stream->held)
+    w->over = w->meet(w->args);
+}
+
+static bool meets(void) {
+  CUstream s = streams;
+  while (s != NULL && (s->first == NULL || s->first->kind != WORK_MEET || s->held))
+    s = s->next;
+  return s != NULL;
+}
+
 /* One entry of a stream that can go on; false: none can. */
 static bool step(void) {
   uint64_t n = 0;
+  for (CUstream s = streams; s != NULL; s = s->next)
+    ask_peers(s);
   for (CUstream s = streams; s != NULL; s = s->next)
     n += is_ready(s);
   if (n == 0)
@@ -202,10 +220,17 @@ static bool step(void) {
   return true;
 }
 
+/* The lock is given up while peers are waited for. */
 static void finish(CUstream stream) {
+  const struct timespec pause = {0, 50000};
   while (stream->first != NULL) {
-    if (!step())
+    if (step())
+      continue;
+    if (!meets())
       cuda_double_die("streams wait for each other");
+    (void)pthread_mutex_unlock(&cuda_double_lock);
+    (void)nanosleep(&pause, NULL);
+    (void)pthread_mutex_lock(&cuda_double_lock);
   }
   see(stream->ns);
 }
@@ -230,6 +255,8 @@ static CUresult append(work ***last, const work *head, const void *args, size_t 
 static CUresult push(CUstream stream, const work *head, const void *args, size_t n_bytes) {
   if (stream == NULL)
     stream = &default_stream;
+  if (head->kind != WORK_MEET && __atomic_load_n(&stream->expects, __ATOMIC_ACQUIRE))
+    cuda_double_die("a stream is used before the launch that it expects stands in it");
   uint32_t *given = stream->captured == NULL ? &stream->given : &stream->captured->given;
   if (head->behind && *given != WORK_KERNEL)
     cuda_double_die("a launch does not wait for what is in front of it, which is no kernel");
@@ -237,7 +264,7 @@ static CUresult push(CUstream stream, const work *head, const void *args, size_t
   n_behind += head->behind;
   if (stream->captured == NULL)
     return append(&stream->last, head, args, n_bytes);
-  if (head->kind > WORK_FILL || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
+  if (head->kind > WORK_FILL || head->kind == WORK_MEET || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
     stream->captured->broken = true;
     return CUDA_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -253,7 +280,7 @@ static bool work_uses(const work *w, uintptr_t first, size_t n_bytes) {
     return overlaps((uintptr_t)w->to, w->n_bytes, first, n_bytes) ||
            (w->kind == WORK_COPY && overlaps((uintptr_t)w->from, w->n_bytes, first, n_bytes));
   }
-  for (size_t i = 0; w->kind <= WORK_CALL && i < w->n_bytes / sizeof w->args[0]; ++i) {
+  for (size_t i = 0; w->kind <= WORK_MEET && i < w->n_bytes / sizeof w->args[0]; ++i) {
     if (w->args[i] >= first && w->args[i] < first + n_bytes)
       return true;
   }
@@ -294,6 +321,27 @@ CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const 
                            size_t n_bytes, double ns) {
   const work head = {.kind = WORK_CALL, .call = fn, .n_bytes = n_bytes, .ns = ns};
   return queue(stream, &head, args, n_bytes);
+}
+
+void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void *args,
+                      size_t n_bytes) {
+  const work head = {.kind = WORK_MEET, .meet = fn, .n_bytes = n_bytes, .ns = MEET_NS};
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  if (push(stream, &head, args, n_bytes) != CUDA_OK)
+    cuda_double_die("a launch of a communicator cannot be queued");
+  cuda_double_expect(stream, false);
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+}
+
+void cuda_double_expect(CUstream stream, bool expects) {
+  __atomic_store_n(&stream->expects, expects, __ATOMIC_RELEASE);
+}
+
+bool cuda_double_step(void) {
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const bool done = step();
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return done;
 }
 
 /* The driver takes such memory through its own, and returns when it has. */
