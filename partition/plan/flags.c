@@ -20,7 +20,8 @@ static const struct {
                                 {"hands-on", OPIPE_DEVICE_HANDS_ON}},
                                {{"direct", OPIPE_TRANSPORT_DIRECT},
                                 {"reduces", OPIPE_TRANSPORT_REDUCES},
-                                {"emulated", OPIPE_TRANSPORT_EMULATED}}};
+                                {"emulated", OPIPE_TRANSPORT_EMULATED},
+                                {"scattered", OPIPE_TRANSPORT_SCATTERED}}};
 
 void opi_json_write_flags(opi_text *t, uint32_t which, uint32_t flags) {
   bool first = true;

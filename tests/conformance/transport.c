@@ -20,7 +20,7 @@
 
 static void check_info(subject *s) {
 #if OPIPE_ABI_MINOR >= 5
-  enum { KNOWN = 63 }; /* to OPIPE_TRANSPORT_MACHINES */
+  enum { KNOWN = 127 }; /* to OPIPE_TRANSPORT_SCATTERED */
 #else
   enum { KNOWN = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
 #endif

@@ -58,11 +58,14 @@ enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPOR
 #if OPIPE_TARGET_MINOR >= 5
 /* COLLECTIVES: the collective slots are present. QUEUED: among ranks of one device whose backend
  * has `sum`, a collect is over for the host once it has answered OK: `done` is recorded, and nobody
- * has to poll for it. MACHINES: joins processes of several machines. */
+ * has to poll for it. MACHINES: joins processes of several machines. SCATTERED: between stages of
+ * tensor groups each member should send its part of what all of them have, and the receivers
+ * gather: the link between groups is slower than the one inside them. */
 enum {
   OPIPE_TRANSPORT_COLLECTIVES = 8u,
   OPIPE_TRANSPORT_QUEUED = 16u,
-  OPIPE_TRANSPORT_MACHINES = 32u
+  OPIPE_TRANSPORT_MACHINES = 32u,
+  OPIPE_TRANSPORT_SCATTERED = 64u
 };
 #endif
 
