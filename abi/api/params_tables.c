@@ -232,7 +232,9 @@ static const opi_field plan_params[] = {
     ANY(T, memory_bytes),
     ANY(T, depth),
     CHOICE(T, cost, OPIPE_COST_MEASURED),
-    FLAGS(T, flags, OPIPE_PLAN_IGNORE_ANNOTATIONS | OPIPE_PLAN_IMPROVE | OPIPE_PLAN_SEQUENCE),
+    FLAGS(T, flags,
+          OPIPE_PLAN_IGNORE_ANNOTATIONS | OPIPE_PLAN_IMPROVE | OPIPE_PLAN_SEQUENCE |
+              OPIPE_PLAN_SCATTERED),
     ANY(T, n_ranks),
     ANY(T, transport),
     OTHER(T, train, opi_struct_train_options),

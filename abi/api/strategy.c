@@ -331,6 +331,7 @@ static opipe_status make_plan(const opi_strategy_object *o, opi_model_object *mo
   own.n_stage_replicas = applied.n_stage_replicas;
   own.schedule = applied.schedule;
   own.tensor = applied.tensor;
+  own.flags |= applied.scattered ? OPIPE_PLAN_SCATTERED : 0u;
   if (o->answer != NULL && o->answer->stopped != OPI_STOPPED_NOT)
     applied.stopped = opi_auto_stop_name(o->answer->stopped);
   return opi_plan_make_as(model, &own, &applied, out_plan, err);

@@ -46,7 +46,7 @@ typedef struct cli_train_texts {
   uint64_t n_steps_done; /* of these, by the runs of which this is a restart */
   uint32_t batch, tensor;
   bool shuffle, go_on, overwrite;
-  bool sequence; /* of tensor groups */
+  bool sequence, scattered; /* of tensor groups */
 } cli_train_texts;
 
 /* Options of `schedule`. */

@@ -434,7 +434,7 @@ void cli_cut_nothing(cli_options *io_options) {
     ++alike;
   o->n_stages = o->n_microbatches = 1;
   o->n_ranks = o->t.tensor = 0;
-  o->t.sequence = false;
+  o->t.sequence = o->t.scattered = false;
   o->t.offload = NULL;
   o->n_devices = o->n_devices == 0 || alike < o->n_devices ? 0 : 1;
   o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
@@ -501,7 +501,8 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .depth = o->depth,
       .cost = o->cost,
       .flags = (o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u) |
-               (o->improve ? OPIPE_PLAN_IMPROVE : 0u) | (o->t.sequence ? OPIPE_PLAN_SEQUENCE : 0u),
+               (o->improve ? OPIPE_PLAN_IMPROVE : 0u) | (o->t.sequence ? OPIPE_PLAN_SEQUENCE : 0u) |
+               (o->t.scattered ? OPIPE_PLAN_SCATTERED : 0u),
       .n_ranks = o->n_ranks,
       .transport = o->transport,
       .team = s->team,

@@ -97,10 +97,12 @@ const cli_option cli_option_rows[] = {
      "micro-batches) take requests in turn; several different numbers: replicas of single stages, "
      "which split every micro-batch",
      TEXT(t.replicas), .in_plan = true},
-    {PLAN, "tensor", "T[,sequence=1]",
+    {PLAN, "tensor", "T[,sequence=1|,scattered=1]",
      "divide products, tables and heads of every stage among T ranks that follow each other; "
      "--ranks counts all of them. sequence=1: each does the work between these for some of the "
-     "rows (samples x tokens) alone",
+     "rows (samples x tokens) alone. scattered=1: over links that do not write in place, each "
+     "sends "
+     "its part of a tensor to the next stage, which gathers them",
      OWN(tensor), .in_plan = true},
     {PLAN, "batch-dim", "NAME[,NAME...]",
      "free dimensions that micro-batches split (default: the first of every input, as far as "

@@ -112,7 +112,17 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
   return CLI_DONE;
 }
 
-/* T[,sequence=0|1] */
+/* ",key=0" or ",key=1" at the start of a text; NULL: it is neither, else what follows. */
+static const char *take_flag(const char *text, const char *key, bool *io_flag) {
+  const size_t n = strlen(key);
+  if (text[0] != ',' || strncmp(text + 1, key, n) != 0 || text[n + 1] != '=' ||
+      (text[n + 2] != '0' && text[n + 2] != '1'))
+    return NULL;
+  *io_flag = text[n + 2] == '1';
+  return text + n + 3;
+}
+
+/* T[,sequence=0|1][,scattered=0|1] */
 int cli_take_tensor(const cli_option *option, const char *value, cli_options *out) {
   const char *comma = strchr(value, ',');
   char number[16] = "";
@@ -122,13 +132,15 @@ int cli_take_tensor(const cli_option *option, const char *value, cli_options *ou
   if (cli_take_count(option->name, n < sizeof number ? number : value, 1, 4096, &out->t.tensor) !=
       CLI_DONE)
     return CLI_USAGE;
-  out->t.sequence = false;
-  if (comma == NULL)
-    return CLI_DONE;
-  out->t.sequence = strcmp(comma, ",sequence=1") == 0;
-  if (out->t.sequence || strcmp(comma, ",sequence=0") == 0)
-    return CLI_DONE;
-  return cli_usage("--tensor %s: only ,sequence=0 or 1 may follow the width", value);
+  out->t.sequence = out->t.scattered = false;
+  for (const char *at = comma, *next; at != NULL && at[0] != '\0'; at = next) {
+    next = take_flag(at, "sequence", &out->t.sequence);
+    next = next == NULL ? take_flag(at, "scattered", &out->t.scattered) : next;
+    if (next == NULL)
+      return cli_usage("--tensor %s: only ,sequence= and ,scattered=, 0 or 1, may follow the width",
+                       value);
+  }
+  return CLI_DONE;
 }
 
 /* Source of node times, or the stages' times. */

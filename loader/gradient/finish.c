@@ -72,6 +72,8 @@ static opipe_status rebuild(opi_grad_state *s, const bool *alive, opipe_error *e
       if (nodes[at].out[o] != OPIPE_NONE)
         graph->values[nodes[at].out[o]].producer = at;
     }
+    if (n >= s->n_forward_nodes)
+      opi_recompute_behind(s, &again);
   }
   graph->nodes = nodes;
   graph->n_nodes = again.n_nodes;

@@ -78,6 +78,8 @@ typedef struct opi_gradient_options {
   const opi_train_glob *globs;
   const opi_train_choice *choice; /* NULL or empty: the rules decide, then the globs */
   const uint32_t *stage_of_node;  /* [bound graph's nodes]; NULL: one stage */
+  const bool *apart;      /* [stages] W runs apart from I: of a tensor group's gradients in rows it
+                             gathers its own, so that members keep theirs; NULL: nowhere */
   const opi_carry *carry; /* [bound graph's values] of the batch axis (opi_carry_axis); NULL: the
                              batch is not split */
   const opi_carry *token_carry; /* the same for the token axis, for the masks of Dropout; NULL:

@@ -219,6 +219,24 @@ static bool is_form_of_rows(const opi_grad_state *s, const opi_recompute *again,
   return p != OPIPE_NONE && p < n && again->rows[p] && s->stage[p] == s->stage[n];
 }
 
+/* Room for clones of what gathers rows of gradients. */
+static opipe_status choose_gradients(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  if (s->options->apart == NULL)
+    return OPIPE_OK;
+  out->n_values = graph->n_values;
+  out->gradients = OPI_ARENA_ARRAY(&s->scratch, bool, 2 * (size_t)graph->n_nodes + out->n_chosen);
+  out->of_gradient = OPI_ARENA_ARRAY(&s->scratch, uint32_t, (size_t)graph->n_values + 1);
+  if (out->gradients == NULL || out->of_gradient == NULL)
+    return opi_fail_nomem(err, graph->n_values * 4u + graph->n_nodes * 2u, "recomputation");
+  memset(out->of_gradient, 0xff, graph->n_values * sizeof(*out->of_gradient));
+  for (uint32_t n = s->n_forward_nodes; n < graph->n_nodes; ++n) {
+    out->n_chosen +=
+        gathers_rows(&graph->nodes[n]) || opi_op_of(&graph->nodes[n])->takes == OPI_TAKES_FORM;
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
@@ -253,7 +271,7 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
     out->rows[k] = gathers_rows(node) || is_form_of_rows(s, out, k);
     out->n_chosen += out->chosen[k] + out->rows[k]; /* room for one clone of each in I and in W */
   }
-  return OPIPE_OK;
+  return choose_gradients(s, out, err);
 }
 
 /* -- clones ------------------------------------------------------------------------------------ */
@@ -274,31 +292,25 @@ static bool is_remade(const opi_grad_state *s, const opi_recompute *again, uint3
          s->stage[s->training->graph->values[v].producer] == stage;
 }
 
-/* weight: of gathered rows, for W. */
-static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_t n, bool weight,
-                                opipe_error *err) {
-  opi_training *t = s->training;
-  opi_graph *graph = t->graph;
+/* Appends a copy of node n of the new array, with the same inputs and new outputs. */
+static opipe_status copy_node(const opi_grad_state *s, opi_recompute *again, uint32_t n,
+                              bool weight, opipe_error *err) {
+  opi_graph *graph = s->training->graph;
   opi_arena *arena = graph->arena;
   const uint32_t at = again->n_nodes;
   const char *form = weight ? "%s/weights/again" : "%s/again";
   opi_node *to = &again->nodes[at];
-  *to = again->nodes[n]; /* forward nodes keep their places */
+  *to = again->nodes[n];
   to->name = opi_arena_printf(arena, form, to->name);
   to->in = opi_arena_copy(arena, to->in, to->n_in * sizeof(uint32_t));
   to->out = opi_arena_copy(arena, to->out, to->n_out * sizeof(uint32_t));
   if (to->name == NULL || to->in == NULL || to->out == NULL)
     return opi_fail_nomem(err, sizeof(*to), "a node made again");
   to->pass = weight ? OPIPE_PASS_BACKWARD_WEIGHT : OPIPE_PASS_BACKWARD_INPUT;
-  for (uint32_t i = 0; i < to->n_in; ++i) {
-    if (is_remade(s, again, to->in[i], s->stage[n], weight))
-      to->in[i] = *clone_of(s, again, to->in[i], weight);
-  }
   for (uint32_t o = 0; o < to->n_out; ++o) {
-    const uint32_t v = to->out[o];
-    if (v == OPIPE_NONE)
+    if (to->out[o] == OPIPE_NONE)
       continue;
-    const opi_value from = graph->values[v];
+    const opi_value from = graph->values[to->out[o]];
     const char *name = opi_arena_printf(arena, form, from.name);
     const uint32_t made = name == NULL
                               ? OPIPE_NONE
@@ -307,13 +319,29 @@ static opipe_status write_clone(opi_grad_state *s, opi_recompute *again, uint32_
       return opi_fail_nomem(err, sizeof(from), "a value made again");
     graph->values[made].n_bytes = from.n_bytes;
     graph->values[made].producer = at;
-    if (!again->kept[v])
-      *clone_of(s, again, v, weight) = made;
     to->out[o] = made;
   }
-  t->anchor[at] = n;
-  t->stage[at] = s->stage[n];
   ++again->n_nodes;
+  return OPIPE_OK;
+}
+
+/* weight: of gathered rows, for W. Forward nodes keep their places in the new array. */
+static opipe_status write_clone(const opi_grad_state *s, opi_recompute *again, uint32_t n,
+                                bool weight, opipe_error *err) {
+  const uint32_t at = again->n_nodes;
+  OPI_TRY(copy_node(s, again, n, weight, err));
+  opi_node *to = &again->nodes[at];
+  for (uint32_t i = 0; i < to->n_in; ++i) {
+    if (is_remade(s, again, to->in[i], s->stage[n], weight))
+      to->in[i] = *clone_of(s, again, to->in[i], weight);
+  }
+  for (uint32_t o = 0; o < to->n_out; ++o) {
+    const uint32_t v = again->nodes[n].out[o];
+    if (v != OPIPE_NONE && !again->kept[v])
+      *clone_of(s, again, v, weight) = to->out[o];
+  }
+  s->training->anchor[at] = n;
+  s->training->stage[at] = s->stage[n];
   return OPIPE_OK;
 }
 
@@ -350,11 +378,70 @@ static bool push_deeper(const opi_grad_state *s, const opi_recompute *again, uin
   return false;
 }
 
+/* -- rows of gradients ------------------------------------------------------------------------- */
+
+/* Is v made by a node of the new array that gathers rows of gradients in I? */
+static bool is_gathered_gradient(const opi_grad_state *s, const opi_recompute *again, uint32_t v,
+                                 uint32_t stage) {
+  const opi_training *t = s->training;
+  if (again->gradients == NULL || v == OPIPE_NONE || v >= again->n_values ||
+      v < s->n_forward_values)
+    return false;
+  const uint32_t p = t->graph->values[v].producer;
+  return p != OPIPE_NONE && p < again->n_nodes && again->gradients[p] && t->stage[p] == stage;
+}
+
+void opi_recompute_behind(const opi_grad_state *s, opi_recompute *again) {
+  const uint32_t at = again->n_nodes - 1, stage = s->training->stage[at];
+  const opi_node *node = &again->nodes[at];
+  if (again->gradients == NULL || !s->options->apart[stage] ||
+      node->pass != OPIPE_PASS_BACKWARD_INPUT)
+    return;
+  again->gradients[at] =
+      gathers_rows(node) || (opi_op_of(node)->takes == OPI_TAKES_FORM && node->n_in != 0 &&
+                             is_gathered_gradient(s, again, node->in[0], stage));
+}
+
+/* W's own clones of gathered gradient v, from the gather to v's form of it. */
+static opipe_status gather_again(const opi_grad_state *s, opi_recompute *again, uint32_t v,
+                                 uint32_t stage, opipe_error *err) {
+  opi_training *t = s->training;
+  while (again->of_gradient[v] == OPIPE_NONE) {
+    uint32_t next = v; /* the first that has no clone, in front of v */
+    for (uint32_t in = v;
+         is_gathered_gradient(s, again, in, stage) && again->of_gradient[in] == OPIPE_NONE;
+         in = again->nodes[t->graph->values[in].producer].in[0])
+      next = in;
+    const uint32_t n = t->graph->values[next].producer, at = again->n_nodes;
+    OPI_TRY(copy_node(s, again, n, true, err));
+    opi_node *to = &again->nodes[at];
+    if (is_gathered_gradient(s, again, to->in[0], stage))
+      to->in[0] = again->of_gradient[to->in[0]];
+    again->of_gradient[next] = to->out[0];
+    t->anchor[at] = t->anchor[n];
+    t->stage[at] = stage;
+  }
+  return OPIPE_OK;
+}
+
+/* What W reads of gathered rows of gradients it gathers again. */
+static opipe_status gather_gradients(const opi_grad_state *s, opi_recompute *again,
+                                     const opi_node *node, uint32_t stage, opipe_error *err) {
+  for (uint32_t i = 0; node->pass == OPIPE_PASS_BACKWARD_WEIGHT && i < node->n_in; ++i) {
+    if (!is_gathered_gradient(s, again, node->in[i], stage))
+      continue;
+    OPI_TRY(gather_again(s, again, node->in[i], stage, err));
+    node->in[i] = again->of_gradient[node->in[i]];
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_recompute_before(opi_grad_state *s, opi_recompute *again, const opi_node *node,
                                   uint32_t stage, opipe_error *err) {
   const bool weight = node->pass == OPIPE_PASS_BACKWARD_WEIGHT;
   if (again->n_chosen == 0)
     return OPIPE_OK;
+  OPI_TRY(gather_gradients(s, again, node, stage, err));
   uint32_t *stack = again->stack, n_stack = 0;
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (!is_lost(s, again, node->in[i], stage, weight))

@@ -3,7 +3,8 @@
  *
  * Outputs of a chosen node are not kept: a backward node of the same stage that reads one gets a
  * clone of the node, and of whatever that needs, right before it. Inputs of a stage are never
- * recomputed. W has clones of its own of gathered rows, so that nothing whole is kept from I to W.
+ * recomputed. W has clones of its own of gathered rows, so that nothing whole is kept from I to W;
+ * of rows of gradients only where it runs apart from I, which has gathered them.
  */
 #ifndef OPI_GRADIENT_RECOMPUTE_H
 #define OPI_GRADIENT_RECOMPUTE_H
@@ -19,9 +20,15 @@ typedef struct opi_recompute {
                       gathered rows in W */
   opi_node *nodes; /* the new array */
   uint32_t n_chosen, n_nodes;
+  bool *gradients;       /* [of the new array] gathers rows of gradients in I, or gives them another
+                            shape, where W runs apart */
+  uint32_t *of_gradient; /* [n_values] the clone's value in W; OPIPE_NONE: there is none */
+  uint32_t n_values;     /* before any clone */
 } opi_recompute;
 
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err);
+/* Notes what the node that was written last, a backward one, gathers. */
+void opi_recompute_behind(const opi_grad_state *s, opi_recompute *again);
 /* Inserts the clones that backward node `node` of `stage` needs and redirects its inputs to them.
  */
 opipe_status opi_recompute_before(opi_grad_state *s, opi_recompute *again, const opi_node *node,

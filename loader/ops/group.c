@@ -128,6 +128,45 @@ opipe_status opi_group_scatter(opi_builder *b, uint32_t x, uint32_t axis, const 
   return emit(b, OPI_COLLECTIVE_SCATTER, x, &attrs, out, err);
 }
 
+static const char part_name[] = "GroupPart";
+
+opipe_status opi_group_part(opi_builder *b, uint32_t x, const opi_collective *how, const char *name,
+                            uint32_t *out, opipe_error *err) {
+  const int64_t axis = how->axis, step = 1;
+  int64_t first = 0;
+  opi_attrs attrs;
+  for (uint32_t i = 0; i < how->member; ++i)
+    first += how->parts[i];
+  const int64_t end = first + how->parts[how->member];
+  const uint32_t in[5] = {x, opi_b_const_ints(b, &first, 1), opi_b_const_ints(b, &end, 1),
+                          opi_b_const_ints(b, &axis, 1), opi_b_const_ints(b, &step, 1)};
+  for (uint32_t i = 1; i < OPI_COUNT(in); ++i)
+    OPI_TRY(opi_k_const(in[i], err));
+  parts_attrs(&attrs, axis, how->parts, how->n_parts, how->member);
+  const opi_emit node = {.op = part_name,
+                         .domain = "opipe",
+                         .in = in,
+                         .n_in = OPI_COUNT(in),
+                         .n_out = 1,
+                         .attrs = attrs.list,
+                         .n_attrs = attrs.n,
+                         .version = 1,
+                         .out_names = &name};
+  return opi_b_emit_kept(b, &node, out, err);
+}
+
+void opi_group_parts_to_slices(opi_graph *graph) {
+  for (uint32_t n = 0; n < graph->n_nodes; ++n) {
+    opi_node *node = &graph->nodes[n];
+    if (strcmp(node->op, part_name) != 0 || strcmp(node->domain, "opipe") != 0)
+      continue;
+    node->op = "Slice";
+    node->domain = "";
+    node->version = OPI_NEWEST_ONNX;
+    node->n_attrs = 0;
+  }
+}
+
 /* -- gradients --------------------------------------------------------------------------------- */
 
 static opipe_status sum_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
@@ -171,6 +210,16 @@ static opipe_status scatter_gradient(opi_grad *g, const opi_node *node, opipe_er
   return opi_grad_give(g, node, 0, dx, err);
 }
 
+static opipe_status part_gradient(opi_grad *g, const opi_node *node, opipe_error *err) {
+  uint32_t dx = opi_grad_of(g, node, 0), n_parts = 0;
+  const int64_t *parts = opi_attr_ints(node, "parts", &n_parts);
+  if (dx == OPIPE_NONE)
+    return OPIPE_OK;
+  OPI_TRY(opi_group_gather(g->builder, dx, (uint32_t)opi_attr_int(node, "axis", 0), parts, n_parts,
+                           (uint32_t)opi_attr_int(node, "member", 0), false, &dx, err));
+  return opi_grad_give(g, node, 0, dx, err);
+}
+
 #define GROUP(name_, infer_, carry_, gradient_)                                         \
   {                                                                                     \
     OPI_OP(name_, "opipe", 1, 1, 1, 1, 1, 1),                                           \
@@ -189,6 +238,9 @@ static const opi_op ops[] = {
     GROUP("GroupSum", same_infer, opi_carry_first, sum_gradient),
     GROUP("GroupGather", gather_infer, parts_carry, gather_gradient),
     GROUP("GroupScatter", scatter_infer, parts_carry, scatter_gradient),
+    {OPI_OP("GroupPart", "opipe", 1, 1, 5, 5, 1, 1), .infer = scatter_infer, .work = opi_work_move,
+     .carry = parts_carry, .gradient = part_gradient, .stops_gradient = 0x1e,
+     OPI_COLUMNS(PART, COMMON, OTHER, RISING, NONE, PLAIN, NEVER)},
 };
 
 extern const opi_op_family opi_ops_group;

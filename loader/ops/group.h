@@ -7,10 +7,13 @@
  *   GroupGather   Y = all members' X joined along `axis`; its gradient is the member's own part of
  *                 dY or, with `sum` 1, of the sum of dY over the group
  *   GroupScatter  Y = the member's own part along `axis` of the sum of X; its gradient joins dY
+ *   GroupPart     Y = the member's own part along `axis` of X, which is whole; its gradient joins
+ * dY
  *
  * Attributes: axis, parts (entries of every member along it), member (whose graph this is), sum.
  * No backend runs these nodes: the engine does what they say between two programs. GroupSpread
- * moves nothing: its output may share its input's memory.
+ * moves nothing: its output may share its input's memory. GroupPart has the inputs of a canonical
+ * Slice and becomes one when the gradient is built (opi_group_parts_to_slices).
  */
 #ifndef OPI_OPS_GROUP_H
 #define OPI_OPS_GROUP_H
@@ -34,6 +37,11 @@ opipe_status opi_group_gather(opi_builder *b, uint32_t x, uint32_t axis, const i
                               opipe_error *err);
 opipe_status opi_group_scatter(opi_builder *b, uint32_t x, uint32_t axis, const int64_t *parts,
                                uint32_t n_parts, uint32_t member, uint32_t *out, opipe_error *err);
+/* name: of the result. */
+opipe_status opi_group_part(opi_builder *b, uint32_t x, const opi_collective *how, const char *name,
+                            uint32_t *out, opipe_error *err);
+/* Turns the graph's GroupParts into Slices. */
+void opi_group_parts_to_slices(opi_graph *graph);
 
 /* Cross entropy of logits whose classes are divided. attrs: those of SoftmaxCrossEntropyLoss
  * (reduction, ignore_index) and `smoothing`. in: the member's scores [N, own, d...], labels

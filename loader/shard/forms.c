@@ -53,7 +53,8 @@ opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out) {
   return OPIPE_OK;
 }
 
-opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
+/* v whole, in the stage that makes it. */
+static opipe_status whole_at_home(opi_writer *w, uint32_t v, uint32_t *out) {
   *out = w->whole[v];
   if (*out != OPIPE_NONE)
     return OPIPE_OK;
@@ -74,6 +75,11 @@ opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
   if (w->s->partial[v])
     w->whole[v] = *out;
   return OPIPE_OK;
+}
+
+opipe_status opi_w_whole(opi_writer *w, uint32_t v, uint32_t *out) {
+  OPI_TRY(whole_at_home(w, v, out));
+  return opi_w_arrive(w, v, out);
 }
 
 opipe_status opi_w_spread_node(opi_writer *w, uint32_t x, uint32_t *out) {
@@ -108,9 +114,11 @@ opipe_status opi_w_spread(opi_writer *w, uint32_t v, uint32_t *out) {
     return OPIPE_OK;
   if (value_of(w, v)->producer == OPIPE_NONE && w->s->leaf[v] == OPI_LEAF_SPREAD)
     return note_sum(w, v);
-  if (w->spread[v] == OPIPE_NONE)
-    OPI_TRY(opi_w_spread_node(w, *out, &w->spread[v]));
-  *out = w->spread[v];
+  opi_w_arrival *arrival = opi_w_arrival_of(w, v);
+  uint32_t *spread = arrival == NULL ? &w->spread[v] : &arrival->spread;
+  if (*spread == OPIPE_NONE)
+    OPI_TRY(opi_w_spread_node(w, *out, spread));
+  *out = *spread;
   return OPIPE_OK;
 }
 

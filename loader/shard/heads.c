@@ -82,6 +82,19 @@ static opipe_status add_follow(opi_sharder *s, uint32_t leader, uint32_t followe
   return OPIPE_OK;
 }
 
+/* Labels of output o by heads. */
+static opipe_status give_heads(opi_sharder *s, const opi_node *node, uint32_t o, uint32_t axis,
+                               const uint32_t *atoms, int64_t heads, opi_labels **out) {
+  const opi_value *y = &s->g->values[node->out[o]];
+  out[o] = from_heads(s, y, axis, atoms, heads);
+  if (out[o] == NULL)
+    return opi_fail_nomem(&s->why, 64, "labels");
+  opi_sh_reduce(s, out[o], y->shape);
+  return out[o]->n_dims != 0
+             ? OPIPE_OK
+             : opi_sh_refuse(s, node, "it has one head, or all heads depend on each other");
+}
+
 /* Keys' heads beside the queries': united, or followers. kept: keys are read again later. */
 static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, bool kept,
                                head_labels *h) {
@@ -152,13 +165,8 @@ opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_l
       continue;
     if (kv && s->fine[n])
       return opi_sh_refuse(s, node, "its keys are kept: only whole groups can be divided");
-    out[o] = from_heads(s, &s->g->values[node->out[o]], flat && o == OPI_ATT_Y ? 2 : 1,
-                        kv ? h.k : h.q, kv ? h.kv_heads : h.q_heads);
-    if (out[o] == NULL)
-      return opi_fail_nomem(&s->why, 64, "labels");
-    opi_sh_reduce(s, out[o], s->g->values[node->out[o]].shape);
-    if (out[o]->n_dims == 0)
-      return opi_sh_refuse(s, node, "it has one head, or all heads depend on each other");
+    OPI_TRY(give_heads(s, node, o, flat && o == OPI_ATT_Y ? 2 : 1, kv ? h.k : h.q,
+                       kv ? h.kv_heads : h.q_heads, out));
   }
   s->openings[opi_sh_opening(s, h.q[0])].heads = true;
   return OPIPE_OK;
@@ -188,13 +196,7 @@ opipe_status opi_sh_row_attention(opi_sharder *s, uint32_t n, opi_labels **in, o
     if (node->out[o] == OPIPE_NONE)
       continue;
     const bool y = o == OPI_ROWS_Y;
-    out[o] =
-        from_heads(s, &s->g->values[node->out[o]], 1, y ? h.q : h.k, y ? h.q_heads : h.kv_heads);
-    if (out[o] == NULL)
-      return opi_fail_nomem(&s->why, 64, "labels");
-    opi_sh_reduce(s, out[o], s->g->values[node->out[o]].shape);
-    if (out[o]->n_dims == 0)
-      return opi_sh_refuse(s, node, "it has one head, or all heads depend on each other");
+    OPI_TRY(give_heads(s, node, o, 1, y ? h.q : h.k, y ? h.q_heads : h.kv_heads, out));
   }
   s->openings[opi_sh_opening(s, h.q[0])].heads = true;
   return OPIPE_OK;

@@ -44,7 +44,7 @@ static void tag(opi_writer *w, uint32_t n, uint32_t *io_done) {
   const opi_node *node = &w->s->g->nodes[n];
   for (; *io_done < w->b.graph->n_nodes; ++*io_done) {
     opi_node *made = &w->b.graph->nodes[*io_done];
-    made->pass = n;
+    made->pass = opi_w_node_sent(w, *io_done, n);
     made->source = node->source;
     made->stage = node->stage;
   }
@@ -106,10 +106,12 @@ static opipe_status write_graph(opi_writer *w) {
   uint32_t done = 0;
   OPI_TRY(write_inputs(w));
   for (uint32_t n = 0; n < w->s->g->n_nodes; ++n) {
+    w->stage = w->s->wish->scatters == NULL ? OPIPE_NONE : w->s->wish->stages[n];
     if (is_needed(w->s, &w->s->g->nodes[n]))
       OPI_TRY(write_node(w, n));
     tag(w, n, &done);
   }
+  w->stage = OPIPE_NONE;
   return write_outputs(w, &done);
 }
 
@@ -212,14 +214,15 @@ static const char *name_of(const opi_writer *w, uint32_t made) {
 }
 
 typedef struct old_names {
-  const char **values, **parts;
+  const char **values, **parts, **sent;
 } old_names;
 
 static opipe_status keep_names(opi_writer *w, old_names *old) {
   const uint32_t n = w->s->g->n_values;
   old->values = OPI_ARENA_ARRAY(&w->scratch, const char *, (size_t)n + 1);
   old->parts = OPI_ARENA_ARRAY(&w->scratch, const char *, (size_t)w->n_parts + 1);
-  if (old->values == NULL || old->parts == NULL)
+  old->sent = OPI_ARENA_ARRAY(&w->scratch, const char *, (size_t)w->n_sent + 1);
+  if (old->values == NULL || old->parts == NULL || old->sent == NULL)
     return opi_fail_nomem(w->err, n * 8u, "names");
   for (uint32_t v = 0; v < n; ++v) {
     const bool summed = w->s->partial[v] && w->whole[v] != OPIPE_NONE;
@@ -229,6 +232,8 @@ static opipe_status keep_names(opi_writer *w, old_names *old) {
   }
   for (uint32_t i = 0; i < w->n_parts; ++i)
     old->parts[i] = name_of(w, w->parts[i].value);
+  for (uint32_t i = 0; i < w->n_sent; ++i)
+    old->sent[i] = name_of(w, w->sent[i].part);
   return OPIPE_OK;
 }
 
@@ -249,6 +254,18 @@ static opipe_status finish_rows(opi_writer *w, opi_shard_member *m) {
                                             .of = of};
   }
   return m->rows == NULL ? opi_fail_nomem(w->err, g->n_values * 8u, "rows") : OPIPE_OK;
+}
+
+/* By name, as values have other numbers now. */
+static opipe_status finish_sent(opi_writer *w, opi_shard_member *m, const old_names *old,
+                                const opi_map *names) {
+  m->sent = OPI_ARENA_ARRAY(&m->bound->arena, uint32_t, (size_t)w->n_sent + 1);
+  for (uint32_t i = 0; m->sent != NULL && i < w->n_sent; ++i) {
+    const uint32_t v = find_name(names, old->sent[i]);
+    if (v != OPIPE_NONE)
+      m->sent[m->n_sent++] = v;
+  }
+  return m->sent == NULL ? opi_fail_nomem(w->err, w->n_sent * sizeof(*m->sent), "parts") : OPIPE_OK;
 }
 
 static opipe_status describe(opi_writer *w, opi_shard_member *m, const old_names *old,
@@ -282,6 +299,7 @@ static opipe_status describe(opi_writer *w, opi_shard_member *m, const old_names
   }
   m->n_repeated = w->n_repeated;
   OPI_TRY(finish_rows(w, m));
+  OPI_TRY(finish_sent(w, m, old, names));
   OPI_TRY(finish_bound(w, m));
   OPI_TRY(finish_outputs(w, m));
   return finish_aliases(w, m);
@@ -322,7 +340,7 @@ static opipe_status open_writer(opi_writer *w) {
 }
 
 opipe_status opi_sh_write(opi_sharder *s, uint32_t r, opi_shard_member *out, opipe_error *err) {
-  opi_writer w = {.s = s, .r = r, .err = err};
+  opi_writer w = {.s = s, .r = r, .stage = OPIPE_NONE, .err = err};
   old_names old;
   out->bound = opi_alloc_zero(s->wish->allocator, 1, sizeof(*out->bound));
   if (out->bound == NULL)

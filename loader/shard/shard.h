@@ -35,6 +35,14 @@ typedef struct opi_shard_wish {
   uint32_t flags;           /* OPI_SHARD_* */
   const char *const *whole; /* [n_whole] outputs that must be whole in every member */
   uint32_t n_whole;
+  const uint32_t *stages; /* [n_nodes of the graph] with `scatters` */
+  /* [n_stages * n_stages] by from * n_stages + to: whole values go from one stage to the other in
+   * the members' parts, along their last axis (sent.c). NULL: none does. Not with
+   * OPI_SHARD_SEQUENCE. */
+  const bool *scatters;
+  uint32_t n_stages;
+  const opi_carry *samples;    /* [n_values of the graph] where samples lie, with `scatters`: values
+                                  that have them last stay whole; NULL: not known */
   struct opi_choices *choices; /* [width] of each member's graph, begun anew here; NULL: none */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;
@@ -97,6 +105,8 @@ typedef struct opi_shard_member {
       n_repeated; /* heads of keys and values that are repeated because queries fall unevenly */
   uint32_t n_rows;
   opi_shard_rows *rows; /* [n_rows] values in rows; none without OPI_SHARD_SEQUENCE */
+  uint32_t n_sent;
+  uint32_t *sent; /* [n_sent] values of this graph: its parts of what goes to other stages */
 } opi_shard_member;
 
 /* Why a product or table that could have been divided stays whole, or a node needs all rows. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of writing one member's graph: forms.c has values in the form that a reader wants, nodes.c
- * the nodes, special.c those that become several, member.c the frame. Private to loader/shard. */
+ * the nodes, special.c those that become several, sent.c what goes to other stages, member.c the
+ * frame. Private to loader/shard. */
 #ifndef OPI_SHARD_WRITER_H
 #define OPI_SHARD_WRITER_H
 
@@ -16,6 +17,16 @@ typedef struct opi_aside { /* whole values to be added behind a sum */
   const uint32_t *list;
   uint32_t n;
 } opi_aside;
+
+typedef struct opi_w_part { /* of a whole value, for members of other stages */
+  uint32_t whole, part;
+  uint32_t node; /* that makes it */
+} opi_w_part;
+
+typedef struct opi_w_arrival { /* a value gathered in a stage from such parts */
+  uint32_t value, stage;
+  uint32_t whole, spread; /* spread OPIPE_NONE: not yet */
+} opi_w_arrival;
 
 typedef struct opi_writer {
   opi_sharder *s;
@@ -36,6 +47,11 @@ typedef struct opi_writer {
   uint32_t *sums; /* whole leaves of the bound graph */
   uint32_t n_sums, room_sums;
   uint32_t n_repeated;
+  uint32_t stage; /* of the node that is written; OPIPE_NONE: of no matter */
+  opi_w_part *sent;
+  uint32_t n_sent, room_sent;
+  opi_w_arrival *arrivals;
+  uint32_t n_arrivals, room_arrivals;
   opipe_error *err;
 } opi_writer;
 
@@ -61,6 +77,13 @@ opipe_status opi_w_runs(opi_writer *w, const opi_labels *l, opi_shard_run **out_
                         uint32_t *out_n, int64_t *out_sum, bool *out_shared);
 /* The sum over the group, and what was kept aside behind it: whole, or the member's rows. */
 opipe_status opi_w_sum(opi_writer *w, uint32_t v, uint32_t *out);
+/* ---- sent.c ---- */
+/* *io, whole value v where it is made: as the stage that is written reads it. */
+opipe_status opi_w_arrive(opi_writer *w, uint32_t v, uint32_t *io);
+/* NULL: v is not gathered in that stage. */
+opi_w_arrival *opi_w_arrival_of(const opi_writer *w, uint32_t v);
+/* The whole graph's node to which node `made` belongs, if it makes a part to be sent. */
+uint32_t opi_w_node_sent(const opi_writer *w, uint32_t made, uint32_t otherwise);
 /* ---- leaves.c ---- */
 /* v, which has no producer, whole; or cut by l, its only cut. In training, entries that several
  * members hold are parameters of their own where the member has others too, and a node joins them.

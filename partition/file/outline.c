@@ -74,6 +74,8 @@ static opipe_status read_crossing(const json_t *object, opi_plan *plan, opi_cros
   OPI_TRY(opi_json_get_u64(object, WHAT, "to", plan->decided.n_stages - 1, &to, err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "bytes", BYTES_MOST, &out->n_bytes, err));
   OPI_TRY(opi_json_get_u64(object, WHAT, "message_bytes", BYTES_MOST, &out->message_bytes, err));
+  if (json_object_get(object, "whole_bytes") != NULL)
+    OPI_TRY(opi_json_get_u64(object, WHAT, "whole_bytes", BYTES_MOST, &out->whole_bytes, err));
   out->name = opi_arena_strdup(&plan->arena, name);
   out->src_stage = (uint32_t)from;
   out->dst_stage = (uint32_t)to;

@@ -129,8 +129,9 @@ static void write_slices(opi_text *t, const opi_decision *plan) {
 void opi_json_write_tensor(opi_text *t, const opi_decision *plan) {
   if (opi_plan_width(plan) > 1) {
     opi_text_printf(
-        t, "  \"tensor\": {\"width\": %u, %s\"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
-        plan->width, plan->division.sequence ? "\"sequence\": true, " : "", plan->division.print[0],
+        t, "  \"tensor\": {\"width\": %u, %s%s\"parts\": \"%016" PRIx64 "%016" PRIx64 "\"},\n",
+        plan->width, plan->division.sequence ? "\"sequence\": true, " : "",
+        plan->division.scattered ? "\"scattered\": true, " : "", plan->division.print[0],
         plan->division.print[1]);
   }
 }
@@ -456,17 +457,23 @@ opipe_status opi_json_read_layout(const json_t *root, opi_plan *plan, opipe_erro
   return read_times(t, "weight_ns", plan, &plan->predicted.times.weight_ns, err);
 }
 
+static opipe_status read_flag(const json_t *object, const char *name, bool *out, opipe_error *err) {
+  const json_t *flag = json_object_get(object, name);
+  if (flag != NULL && !json_is_boolean(flag))
+    return opi_fail(err, OPIPE_E_INVALID, "%s: \"%s\" must be true or false", WHAT, name);
+  *out = json_is_true(flag);
+  return OPIPE_OK;
+}
+
 opipe_status opi_json_read_tensor(const json_t *root, opi_plan *plan, opipe_error *err) {
   const json_t *object = json_object_get(root, "tensor");
   opi_decision *decided = &plan->decided;
-  const json_t *sequence = json_object_get(object, "sequence");
   const char *print = NULL;
   if (object == NULL)
     return OPIPE_OK;
   OPI_TRY(read_u32(object, "width", UINT32_MAX, &decided->width, err));
-  if (sequence != NULL && !json_is_boolean(sequence))
-    return opi_fail(err, OPIPE_E_INVALID, "%s: \"sequence\" must be true or false", WHAT);
-  decided->division.sequence = json_is_true(sequence);
+  OPI_TRY(read_flag(object, "sequence", &decided->division.sequence, err));
+  OPI_TRY(read_flag(object, "scattered", &decided->division.scattered, err));
   if (decided->width < 2 || decided->n_ranks % decided->width != 0) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "%s: tensor groups of %u member%s on %u devices: a width above 1 must divide "

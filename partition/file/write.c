@@ -148,10 +148,12 @@ static void write_crossings(opi_text *t, const opi_plan *plan) {
   opi_text_puts(t, ",\n  \"crossings\": [");
   for (uint32_t i = 0; i < plan->predicted.n_crossings; ++i) {
     const opi_crossing *c = &plan->predicted.crossings[i];
-    opi_text_printf(t,
-                    "%s\n    {\"from\": %u, \"to\": %u, \"bytes\": %" PRIu64
-                    ", \"message_bytes\": %" PRIu64 ", \"tensor\": ",
-                    i == 0 ? "" : ",", c->src_stage, c->dst_stage, c->n_bytes, c->message_bytes);
+    opi_text_printf(
+        t, "%s\n    {\"from\": %u, \"to\": %u, \"bytes\": %" PRIu64 ", \"message_bytes\": %" PRIu64,
+        i == 0 ? "" : ",", c->src_stage, c->dst_stage, c->n_bytes, c->message_bytes);
+    if (c->whole_bytes != 0)
+      opi_text_printf(t, ", \"whole_bytes\": %" PRIu64, c->whole_bytes);
+    opi_text_puts(t, ", \"tensor\": ");
     opi_text_json(t, c->name);
     opi_text_puts(t, "}");
   }

@@ -368,7 +368,9 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
   if (width == 1)
     return;
   opi_text_printf(t, "tensor groups of %u members%s", width,
-                  plan->decided.division.sequence ? ", in rows" : "");
+                  plan->decided.division.sequence    ? ", in rows"
+                  : plan->decided.division.scattered ? ", which send parts over links"
+                                                     : "");
   if (plan->predicted.groups == NULL) {
     opi_text_puts(t, "\n");
     return;
@@ -456,6 +458,10 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
     opi_text_printf(&t, "cut %u -> %u: ", plan->predicted.crossings[i].src_stage,
                     plan->predicted.crossings[i].dst_stage);
     bytes_text(&t, plan->predicted.crossings[i].n_bytes);
+    if (plan->predicted.crossings[i].whole_bytes != 0) {
+      opi_text_puts(&t, " in parts, whole ");
+      bytes_text(&t, plan->predicted.crossings[i].whole_bytes);
+    }
     opi_text_printf(&t, "  %s\n", plan->predicted.crossings[i].name);
   }
   if (plan->predicted.n_crossings > CROSSINGS_MOST)

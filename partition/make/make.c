@@ -175,10 +175,17 @@ static opipe_status choose_layout(planner *p) {
 }
 
 static opipe_status choose_link(planner *p) {
-  if (p->params->link == NULL)
-    return opi_plan_find_link(p->env, &p->plan->decided, p->err);
-  OPI_TRY(opi_link_describe(p->params->link, "link", &p->plan->decided.link, p->err));
-  return opi_plan_check_link(&p->plan->decided, p->err);
+  opi_decision *plan = &p->plan->decided;
+  if (p->params->link == NULL) {
+    OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
+  } else {
+    OPI_TRY(opi_link_describe(p->params->link, "link", &plan->link, p->err));
+    OPI_TRY(opi_plan_check_link(plan, p->err));
+  }
+  if (opi_plan_width(plan) > 1 && !plan->division.sequence &&
+      (plan->link.flags & OPIPE_TRANSPORT_SCATTERED) != 0)
+    plan->division.scattered = true;
+  return OPIPE_OK;
 }
 
 /* ---- profiles ---- */
@@ -628,6 +635,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_shardings_take(p->env->model, &p->params, &p->own_params, &p->making.specs, p->err));
   decided->width = p->params->tensor;
   decided->division.sequence = (p->params->flags & OPIPE_PLAN_SEQUENCE) != 0;
+  decided->division.scattered = (p->params->flags & OPIPE_PLAN_SCATTERED) != 0;
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (decided->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");

@@ -14,10 +14,11 @@ opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err)
   const uint32_t width = params->tensor == 0 ? 1 : params->tensor;
   const bool given = params->n_ranks != 0 || params->n_stages != 0;
   const uint32_t n = given ? params->n_ranks : params->n_devices;
-  if (width == 1 && (params->flags & OPIPE_PLAN_SEQUENCE) != 0) {
-    return opi_fail(err, OPIPE_E_INVALID,
-                    "the sequence form (OPIPE_PLAN_SEQUENCE) needs tensor groups of at least 2 "
-                    "members, not 1");
+  if (width == 1 && (params->flags & (OPIPE_PLAN_SEQUENCE | OPIPE_PLAN_SCATTERED)) != 0) {
+    return opi_fail(err, OPIPE_E_INVALID, "%s needs tensor groups of at least 2 members, not 1",
+                    (params->flags & OPIPE_PLAN_SEQUENCE) != 0
+                        ? "the sequence form (OPIPE_PLAN_SEQUENCE)"
+                        : "sending members' parts (OPIPE_PLAN_SCATTERED)");
   }
   if (n % width == 0 || (n == 1 && !given))
     return OPIPE_OK;
@@ -174,12 +175,28 @@ opipe_status opi_tensor_compare(opi_decision *plan, const opi_cut_model *model, 
   return OPIPE_OK;
 }
 
+/* Parts have the names of the values of which they are, with a suffix (loader/shard/sent.c). */
+static void tell_sent(opi_plan *plan, const opi_cut_model *model) {
+  for (uint32_t k = 0; k < model->n_slices; ++k) {
+    const opi_shard_member *m = &model->variants[model->base].shards[k]->members[0];
+    for (uint32_t i = 0; i < m->n_sent; ++i) {
+      const char *name = m->bound->graph->values[m->sent[i]].name;
+      for (uint32_t c = 0; c < plan->predicted.n_crossings; ++c) {
+        opi_crossing *crossing = &plan->predicted.crossings[c];
+        if (strcmp(crossing->name, name) == 0)
+          crossing->whole_bytes = crossing->n_bytes * model->n_members;
+      }
+    }
+  }
+}
+
 opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_error *err) {
   if (model->n_members == 1)
     return OPIPE_OK;
   const opi_shards *shards = model->variants[model->base].shards[0]; /* slices have the same */
   plan->predicted.n_divided = shards->n_divided;
   OPI_TRY(tell_stages(plan, model, err));
+  tell_sent(plan, model);
   plan->predicted.n_whole = shards->n_reasons;
   plan->predicted.n_mixed = shards->n_mixed;
   OPI_TRY(

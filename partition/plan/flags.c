@@ -21,7 +21,8 @@ static const struct {
                                {{"direct", OPIPE_TRANSPORT_DIRECT},
                                 {"reduces", OPIPE_TRANSPORT_REDUCES},
                                 {"emulated", OPIPE_TRANSPORT_EMULATED},
-                                {"unordered", OPIPE_TRANSPORT_UNORDERED}}};
+                                {"unordered", OPIPE_TRANSPORT_UNORDERED},
+                                {"scattered", OPIPE_TRANSPORT_SCATTERED}}};
 
 void opi_json_write_flags(opi_text *t, uint32_t which, uint32_t flags) {
   bool first = true;

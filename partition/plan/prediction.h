@@ -42,7 +42,9 @@ static inline uint64_t opi_memory_cap(const opi_memory *memory) {
 typedef struct opi_crossing {
   const char *name;
   uint32_t src_stage, dst_stage;
-  uint64_t n_bytes; /* of a whole micro-batch with the most rows */
+  uint64_t n_bytes;     /* of a whole micro-batch with the most rows */
+  uint64_t whole_bytes; /* tensor groups: if members sent whole values instead of their parts; 0:
+                           they do */
   uint64_t
       message_bytes; /* of its largest message; slices and pieces of rows are sent separately */
 } opi_crossing;

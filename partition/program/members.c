@@ -34,6 +34,13 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
   }
   if (plan->shares != NULL)
     return refuse(plan, "replicas that share micro-batches", err);
+  if (plan->division.sequence && plan->division.scattered) {
+    return opi_fail(
+        err, OPIPE_E_INVALID,
+        "sequence=1 sends rows from stage to stage, of which each of the %u members has "
+        "some: scattered=1 has nothing to divide",
+        width);
+  }
   if (plan->division.sequence && plan->n_parts > 1) {
     return opi_fail(
         err, OPIPE_E_UNSUPPORTED,
@@ -107,6 +114,9 @@ typedef struct dividing {
   const opi_decision *plan;
   const opi_bind_options *base;
   const opi_bound *bound;
+  const uint32_t *stages; /* of the bound graph's nodes */
+  const bool *scatters;
+  const opi_carry *samples;
   opi_shards **out;     /* in the variant */
   opi_choices *choices; /* of all members; NULL: none */
 } dividing;
@@ -117,6 +127,10 @@ static opipe_status divide(const dividing *d, const char *whole, opipe_error *er
                                .flags = opi_tensor_flags(d->plan),
                                .whole = &whole,
                                .n_whole = whole == NULL ? 0 : 1,
+                               .stages = d->stages,
+                               .scatters = d->scatters,
+                               .n_stages = d->plan->n_stages,
+                               .samples = d->samples,
                                .choices = d->choices,
                                .evaluator = d->base->evaluator,
                                .allocator = d->plan->allocator};
@@ -153,18 +167,26 @@ static opipe_status divide_for_loss(const dividing *d, uint32_t target, opi_aren
   return OPIPE_OK;
 }
 
-opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
-                                const opi_bound *bound, const uint32_t *stages, uint32_t target,
-                                uint32_t slice, opi_variant *variant, opi_cut_model *model,
+opipe_status opi_members_divide(const opi_decision *plan, const opi_model *file,
+                                const opi_bind_options *base, const opi_bound *bound,
+                                const uint32_t *stages, uint32_t target, uint32_t slice,
+                                opi_variant *variant, opi_cut_model *model,
                                 const int64_t **out_classes, opipe_error *err) {
   if (variant->shards == NULL)
     variant->shards = OPI_ARENA_ARRAY(&model->arena, opi_shards *, model->n_slices);
   if (variant->shards == NULL)
     return opi_fail_nomem(err, model->n_slices * sizeof *variant->shards, "tensor groups");
   opi_choices *choices = variant->choices[0];
-  const dividing d = {plan, base, bound, &variant->shards[slice],
-                      choices == NULL ? NULL : &choices[slice * model->n_members]};
+  dividing d = {.plan = plan,
+                .base = base,
+                .bound = bound,
+                .stages = stages,
+                .scatters = model->scatters,
+                .out = &variant->shards[slice],
+                .choices = choices == NULL ? NULL : &choices[slice * model->n_members]};
   *out_classes = NULL;
+  if (d.scatters != NULL)
+    OPI_TRY(opi_members_samples(plan, file, bound->graph, &model->arena, &d.samples, err));
   OPI_TRY(divide_for_loss(&d, target, &model->arena, out_classes, err));
   const opi_shards *shards = variant->shards[slice];
   if (shards->n_divided == 0)

@@ -182,6 +182,7 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
       .token_carry = token_carry,
       .slice = slice,
       .classes = member == NULL ? NULL : member->classes,
+      .apart = member == NULL ? NULL : member->apart,
       .choices = member == NULL ? NULL : member->choices,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,

@@ -118,8 +118,10 @@ typedef struct opi_cut_model {
   opi_piece *pieces[OPI_ROW_CLASSES]; /* [n_stages * n_pieces] */
   opi_cut *cuts[OPI_ROW_CLASSES];     /* of all pieces together */
   uint32_t n_classes, n_slices;
-  uint32_t n_members;  /* of a tensor group; 1: none */
-  uint32_t n_places;   /* of a stage; 1: no stretches */
+  uint32_t n_members;   /* of a tensor group; 1: none */
+  uint32_t n_places;    /* of a stage; 1: no stretches */
+  const bool *scatters; /* [n_stages * n_stages] of the plan, by from * n_stages + to: whole values
+                           go from one to the other in the members' parts; NULL: none does */
   uint8_t *sums;       /* [n_stages * n_places] phases in which members make results together there,
                           bits (1 << OPI_PHASE_*); NULL: no tensor groups */
   bool *splits;        /* the same index: a whole backward computes I and W apart there: W while the
@@ -212,6 +214,7 @@ typedef struct opi_train_member {
   const opi_bound *whole; /* the graph that is divided */
   const opi_shard_member *of;
   const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
+  const bool *apart;                  /* [the plan's stages] opi_gradient_options.apart */
   opi_choices *choices;               /* of its training graph; NULL: none */
 } opi_train_member;
 /* masks.c: the graph `bound` of a micro-batch `whole`, or of a slice or member of it, with masks
@@ -279,15 +282,23 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
 /* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that
  * does not divide the ranks, with both numbers. */
 opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
+/* member_sent.c: fills model->scatters. */
+opipe_status opi_members_scatter(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
+/* member_sent.c: where samples lie in the values of a bound graph: *out [n_values] in `arena`;
+ * NULL: the batch has no name. */
+opipe_status opi_members_samples(const opi_decision *plan, const opi_model *file,
+                                 const opi_graph *g, opi_arena *arena, const opi_carry **out,
+                                 opipe_error *err);
 /* members.c: OPI_SHARD_* of all the plan's graphs. */
 uint32_t opi_tensor_flags(const opi_decision *plan);
 /* members.c: divides the graph of a variant's slice among the members of tensor groups, by the
  * stages of its nodes, into variant->shards. target: the value of `bound` that a loss
  * reads; OPIPE_NONE: found as in whole sequences. *out_classes [width]: parts of the logits that a
  * loss reads; NULL: they are whole. Errors: UNSUPPORTED, nothing can be divided, with reasons. */
-opipe_status opi_members_divide(const opi_decision *plan, const opi_bind_options *base,
-                                const opi_bound *bound, const uint32_t *stages, uint32_t target,
-                                uint32_t slice, opi_variant *variant, opi_cut_model *model,
+opipe_status opi_members_divide(const opi_decision *plan, const opi_model *file,
+                                const opi_bind_options *base, const opi_bound *bound,
+                                const uint32_t *stages, uint32_t target, uint32_t slice,
+                                opi_variant *variant, opi_cut_model *model,
                                 const int64_t **out_classes, opipe_error *err);
 /* members.c: the parts of a member's inputs and outputs, whose training graph, if any, is made. */
 opipe_status opi_members_ports(const opi_bound *whole, const opi_shard_member *member,

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "loader/ops/group.h"
 #include "partition/program/assign.h"
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
@@ -20,6 +21,7 @@ typedef struct making {
   const opi_bind_options *bind;
   const uint32_t *used; /* [n_stages] */
   opi_cut_model *model;
+  const bool *apart; /* [n_stages] members in rows: the schedule runs W apart; NULL: nowhere */
 } making;
 
 opipe_status opi_variant_note(opi_cut_model *model, int64_t rows, uint32_t *out_variant,
@@ -133,10 +135,13 @@ static opipe_status differentiate(const making *m, const opi_bound *whole, const
                                   const opi_train_member *member, opi_variant_slice *slice,
                                   opipe_error *err) {
   slice->graph = bound->graph;
-  if (!opi_plan_trains(m->plan))
+  if (!opi_plan_trains(m->plan)) {
+    opi_group_parts_to_slices(bound->graph);
     return finish_forward(m, whole, bound, member, slice, err);
+  }
   OPI_TRY(opi_train_gradient(m->plan, m->file, bound, slice->stage, slice->tokens,
                              &m->model->token_axes, member, m->bind, &slice->training, err));
+  opi_group_parts_to_slices(slice->training->graph);
   take_training(slice);
   return OPIPE_OK;
 }
@@ -208,15 +213,18 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
   const int64_t *parts = NULL;
   OPI_TRY(assign(m, bound, &stages, err));
   const uint32_t target = tokens != NULL ? tokens->outputs[0].value : OPIPE_NONE;
-  OPI_TRY(
-      opi_members_divide(m->plan, m->bind, bound, stages, target, k, variant, model, &parts, err));
+  OPI_TRY(opi_members_divide(m->plan, m->file, m->bind, bound, stages, target, k, variant, model,
+                             &parts, err));
   for (uint32_t i = 0; i < model->n_members; ++i) {
     opi_variant_slice *slice = &variant->slices[first + i];
     const opi_shard_member *of = &variant->shards[k]->members[i];
     const opi_divided_classes classes = {parts, model->n_members, i};
     const opi_train_member member = {
-        bound, of, parts == NULL ? NULL : &classes,
-        variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i]};
+        .whole = bound,
+        .of = of,
+        .classes = parts == NULL ? NULL : &classes,
+        .apart = m->apart,
+        .choices = variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i]};
     if (tokens != NULL)
       OPI_TRY(take_tokens(m, tokens, of, slice, err));
     OPI_TRY(differentiate(m, tokens == NULL ? of->bound : variant->bound, of->bound, &member, slice,
@@ -476,7 +484,7 @@ static opipe_status make_all(const making *m, opipe_error *err) {
   model->token_axes = (opi_token_axes){.n = 0}; /* its names were the old base's */
   const int64_t prime = prime_above(most + 1);
   opi_cut_sources from = *m->from;
-  const making again = {&from, m->plan, m->file, m->bind, m->used, model};
+  const making again = {&from, m->plan, m->file, m->bind, m->used, model, m->apart};
   from.bound = NULL; /* it has other rows */
   OPI_TRY(opi_variant_note(model, prime, &model->base, err));
   OPI_TRY(bind_variant(&again, true, &model->variants[model->base], err));
@@ -540,9 +548,25 @@ static opipe_status cut_members(const making *m, opipe_error *err) {
   return cut_all(m, used, rows, err);
 }
 
+/* Stages whose W the schedule runs apart from I, if members have rows. */
+static opipe_status find_apart(making *m, opipe_error *err) {
+  const uint32_t n = m->plan->n_stages;
+  if (m->used == NULL || !m->plan->division.sequence || m->model->n_members == 1)
+    return OPIPE_OK;
+  bool *apart = OPI_ARENA_ARRAY(&m->model->arena, bool, n);
+  if (apart == NULL)
+    return opi_fail_nomem(err, n, "stages");
+  for (uint32_t s = 0; s < n; ++s)
+    apart[s] = (m->used[s] & 1u << OPI_PROGRAM_W) != 0;
+  m->apart = apart;
+  return OPIPE_OK;
+}
+
 opipe_status opi_variants_build(const opi_cut_sources *from, const uint32_t *used,
                                 opi_cut_model *model, opipe_error *err) {
-  const making m = {from, from->plan, from->file, from->base, used, model};
+  making m = {from, from->plan, from->file, from->base, used, model, NULL};
+  OPI_TRY(find_apart(&m, err));
+  OPI_TRY(opi_members_scatter(from->plan, model, err));
   OPI_TRY(make_all(&m, err));
   return model->n_members > 1 ? cut_members(&m, err) : cut_all(&m, used, NULL, err);
 }

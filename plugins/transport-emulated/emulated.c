@@ -55,6 +55,7 @@ static opipe_status world_info(opipe_instance *self, const char *text,
   full.rule = wanted.rule;
   full.latency_ns = (double)wanted.latency_ns;
   full.bandwidth = wanted.bytes_per_ns * 1e9;
+  full.flags |= wanted.scattered ? (uint32_t)OPIPE_TRANSPORT_SCATTERED : 0u;
   return opipe_transport_tell(io_info, &full, err);
 }
 

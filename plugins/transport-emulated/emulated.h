@@ -30,6 +30,7 @@ typedef struct options {
   uint64_t latency_ns;
   double bytes_per_ns; /* 0: no limit */
   uint64_t setup_ns;   /* what is opened can be used so much later; 0: at once */
+  bool scattered;      /* the link is one for parts (OPIPE_TRANSPORT_SCATTERED) */
   fault faults[FAULTS_MOST];
   uint32_t n_faults;
 } options;

@@ -5,6 +5,7 @@
  *   bandwidth=N           bytes per second of a stream; 0: no limit
  *   setup_us=N            endpoint_ready answers PENDING so long after each opening, and messages
  *                         before its OK are refused
+ *   scattered=0|1         whether members of tensor groups should send parts over the link
  *   stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS milliseconds later (may be
  *                         given several times)
  *   lose=SRC:DST:SEQ      it never comes
@@ -74,12 +75,19 @@ static opipe_status read_option(const char *key, const char *value, options *out
         "grouped",
         value);
   }
+  if (strcmp(key, "scattered") == 0) {
+    out->scattered = strcmp(value, "1") == 0;
+    return out->scattered || strcmp(value, "0") == 0
+               ? OPIPE_OK
+               : opipe_fail(err, OPIPE_E_INVALID,
+                            "transport 'emulated': scattered=%s: expected 0 or 1", value);
+  }
   const bool latency = strcmp(key, "latency_us") == 0, setup = strcmp(key, "setup_us") == 0;
   const bool time = latency || setup;
   if (!time && strcmp(key, "bandwidth") != 0) {
     return opipe_fail(err, OPIPE_E_NOTFOUND,
                       "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, "
-                      "setup_us, stall, lose)",
+                      "setup_us, scattered, stall, lose)",
                       key);
   }
   if (!read_number(value, time ? 1e9 : 1e15, &number) || (!time && number != 0 && number < 1)) {

@@ -22,8 +22,8 @@ EQUAL = [
     ("gpt_8block", ["--tensor", "3", "--stages", "2", "--microbatches", "3"]),
     ("llama_8block", ["--tensor", "2", "--ranks", "4", "--schedule", "interleaved:chunks=2", "--microbatches", "2"]),
     ("encoder", ["--tensor", "2", "--stages", "2", "--replicas", "2", "--microbatches", "2", "--schedule", "sequential"]),
-    ("llama_8block", ["--tensor", "2", "--stages", "2", "--microbatches", "2", "--transport", "emulated"]),
-    ("gpt_8block", ["--tensor", "2", "--stages", "2", "--microbatches", "2", "--device", "emulated:16,async=1,time_us=100"]),
+    ("llama_8block", ["--tensor", "2,scattered=1", "--stages", "2", "--microbatches", "2", "--transport", "emulated"]),
+    ("gpt_8block", ["--tensor", "3,scattered=1", "--stages", "2", "--microbatches", "2", "--device", "emulated:16,async=1,time_us=100"]),
     ("llama_8block", ["--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "2"]),
     ("encoder", ["--tensor", "2,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "2", "--transport", "emulated"]),
     ("llama_8block", ["--tensor", "3", "--stages", "2", "--microbatches", "2", "--schedule", "terapipe:slices=3"]),
@@ -42,8 +42,9 @@ TRAINED = [
     [*ADAMW, "--tensor", "2", "--stages", "2", "--microbatches", "2", "--recompute", "stage", "--compute", "bf16"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
     [*SGD, "--tensor", "2,sequence=1", "--ranks", "4", "--microbatches", "2", "--schedule", "zbv", "--device", "emulated:3,async=1,time_us=20"],
-    [*ADAMW, "--tensor", "2", "--ranks", "4", "--microbatches", "2", "--schedule", "chimera:concat=halving", "--recompute", "stage"],
-    [*SGD, "--tensor", "2", "--ranks", "4", "--microbatches", "4", "--schedule", "interleaved:chunks=2", "--transport", "shm"],
+    [*ADAMW, "--tensor", "2,scattered=1", "--ranks", "4", "--microbatches", "2", "--schedule", "chimera:concat=halving", "--recompute", "stage",
+     "--transport", "emulated:rule=grouped"],
+    [*SGD, "--tensor", "2,scattered=1", "--ranks", "4", "--microbatches", "4", "--schedule", "interleaved:chunks=2", "--transport", "shm"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "4", "--schedule", "terapipe:slices=3", "--shard", "optimizer"],
 ]
 # Close to outputs of the uncut model that the folder holds.
@@ -53,6 +54,9 @@ REFUSALS = [
     (["--tensor", "0"], USAGE, "tensor"),
     (["--tensor", "2,rows=1"], USAGE, "tensor"),
     (["--tensor", "1,sequence=1"], REFUSED, "needs tensor groups of at least 2 members, not 1"),
+    (["--tensor", "1,scattered=1"], REFUSED, "needs tensor groups of at least 2 members, not 1"),
+    (["--tensor", "2,sequence=1,scattered=1", "--stages", "1"], REFUSED, "scattered=1 has nothing to divide"),
+    (["--tensor", "2,scattered=2"], USAGE, "0 or 1"),
     (["--tensor", "2", "--ranks", "3"], REFUSED, "groups of 2 members cannot share 3 ranks"),
     (["--tensor", "2", "--replicas", "2,1"], REFUSED, "replicas that share micro-batches"),
     (["--tensor", "2", "--stages", "1", "--device", "cpu,threads=1", "--device", "cpu,threads=2"], REFUSED, "other numbers of threads"),
@@ -137,6 +141,31 @@ def check_rows(count, scratch):
     result = run(*TRAIN, "--tensor", "2,sequence=1", "--ranks", "4", "--microbatches", "2", "--schedule", "chimera:concat=halving", "--steps", "1")
     good = result.status == REFUSED and "a tensor group of 2 has some rows" in result.err and "in 2 parts" in result.err
     count.check("halves in rows", None if good else f"{result.status}: {(result.err or result.out)[-300:]}")
+
+
+def check_scattered(count, scratch):
+    """Between stages each member sends its part, unless the receiver's memory is written in place: bytes, hash, and the plain form's outputs."""
+    made, outputs = {}, {}
+    forms = {"plain": ("3", "emulated"), "parts": ("3,scattered=1", "emulated"), "link": ("3", "emulated:scattered=1"), "direct": ("3,scattered=1", "local")}
+    for name, (tensor, transport) in forms.items():
+        path, folder = os.path.join(scratch, f"{name}.json"), os.path.join(scratch, f"sent-{name}")
+        plan = run("plan", MODEL, "--bind", "batch=3,seq=7", "--tensor", tensor, "--stages", "2", "--transport", transport, "-o", path)
+        result = run("run", MODEL, "--bind", "batch=3,seq=7", "--requests", "1", "--seed", "3", "--plan", path, "-o", folder)
+        problem = next((f"{r.status}: {r.err[-300:]}" for r in (plan, result) if r.status != DONE), None)
+        count.check(f"{name}: --tensor {tensor} --transport {transport}", problem)
+        if problem:
+            return
+        made[name] = (json.load(open(path, encoding="utf-8")), plan.out)
+        outputs[name] = [open(file, "rb").read() for file in sorted(glob.glob(os.path.join(folder, "*")))]
+    whole = made["plain"][0]["crossings"]
+    for name in ("parts", "link"):
+        sent = made[name][0]["crossings"]
+        good = len(sent) == len(whole) == 1 and sent[0]["bytes"] * 3 == sent[0]["whole_bytes"] == whole[0]["bytes"]
+        count.check(f"{name}: a third of the bytes", None if good and made[name][0]["tensor"]["scattered"] else str(sent))
+        count.check(f"{name}: what plan says", None if " in parts, whole " in made[name][1] and "send parts over links" in made[name][1] else made[name][1][-300:])
+    count.check("direct: whole", None if made["direct"][0]["crossings"][0]["bytes"] == whole[0]["bytes"] else str(made["direct"][0]["crossings"]))
+    count.check("hashes", None if len({plan["hash"] for plan, _ in made.values()}) == 4 else "equal ones")
+    count.check("outputs", None if outputs["plain"] and all(own == outputs["plain"] for own in outputs.values()) else "they differ")
 
 
 def header_of(path):
@@ -376,6 +405,7 @@ def main():
         check_plan_file(count, scratch)
         check_shared_heads(count, scratch)
         check_rows(count, scratch)
+        check_scattered(count, scratch)
         check_annotated(count, scratch)
     check_sent_gradients(count)
     check_team(count)

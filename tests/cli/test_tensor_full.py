@@ -44,12 +44,12 @@ def check_schedules(count):
 def check_transports(count):
     model = os.path.join(DATA, "gpt_8block", "model.onnx")
     for words in TRANSPORTS:
-        for device in ([], LATER):
+        for device, width in (([], "2"), (LATER, "2"), ([], "2,scattered=1")):
             for schedule in ("gpipe", "terapipe:slices=2"):
-                check(count, model, "--bind", "batch=3,seq=8", "--requests", "8", "--tensor", "2", "--stages", "2", "--microbatches", "3",
+                check(count, model, "--bind", "batch=3,seq=8", "--requests", "8", "--tensor", width, "--stages", "2", "--microbatches", "3",
                       "--schedule", schedule, *words, *device)
             for schedule in ("interleaved:chunks=2", "seq1f1b:slices=2", "chimera:concat=halving"):
-                given = [*TRAIN[1:], "--schedule", schedule, "--ranks", "4", "--tensor", "2", "--microbatches", "4", "--batch", "8", *words, *device]
+                given = [*TRAIN[1:], "--schedule", schedule, "--ranks", "4", "--tensor", width, "--microbatches", "4", "--batch", "8", *words, *device]
                 count.check(f"train {' '.join(given[-10:])}", trained(*given))
 
 
@@ -59,23 +59,26 @@ def check_modern(count):
             for stages in (1, 2, 4):
                 check(count, path, "--tensor", str(width), "--stages", str(stages), "--requests", "2")
             check(count, path, "--tensor", f"{width},sequence=1", "--stages", "2", "--requests", "2")
+            check(count, path, "--tensor", f"{width},scattered=1", "--stages", "2", "--requests", "2", "--transport", "shm")
 
 
 def check_trained(count):
     """Every export that can be trained, and every schedule of training."""
     for path in sorted(glob.glob(os.path.join(MODERN, "*", "train"))):
-        for width in ("2", "3", "4", "2,sequence=1", "3,sequence=1"):
-            words = [os.path.join(path, "model.onnx"), *labels_of(path), "--microbatches", "2", "--stages", "2", "--tensor", width]
+        for width in ("2", "3", "4", "2,sequence=1", "3,sequence=1", "3,scattered=1"):
+            words = [os.path.join(path, "model.onnx"), *labels_of(path), "--microbatches", "2", "--stages", "2", "--tensor", width,
+                     "--transport", "shm" if "scattered" in width else "local"]
             count.check(f"train {path.split(os.sep)[-2]} --tensor {width}", trained(*words))
         words = [os.path.join(path, "model.onnx"), *labels_of(path), "--ranks", "4", "--microbatches", "1", "--tensor", "2"]
         for schedule in ("terapipe:slices=2", "chimera:concat=halving"):
             count.check(f"train {path.split(os.sep)[-2]} {schedule}", trained(*words, "--schedule", schedule))
     for schedule in TRAINED:
-        for width, replicas in (("2", "1"), ("3", "2"), ("2,sequence=1", "2")):
+        for width, replicas in (("2", "1"), ("3", "2"), ("2,sequence=1", "2"), ("2,scattered=1", "1")):
             if "halving" in schedule and "sequence" in width:
                 continue
             ranks = str(2 * int(width[0]) * int(replicas))
             words = [*TRAIN[1:], "--schedule", schedule, "--ranks", ranks, "--tensor", width, "--replicas", replicas, "--microbatches", "12",
+                     "--transport", "shm" if "scattered" in width else "local",
                      "--batch", "24" if "halving" in schedule else "12", "--optimizer", "adamw:lr=0.001", "--clip", "0.5"]
             count.check(f"train {schedule} --tensor {width} --replicas {replicas}", trained(*words))
 

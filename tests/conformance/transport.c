@@ -22,7 +22,7 @@
 
 static void check_info(subject *s) {
 #if OPIPE_ABI_MINOR >= 5
-  enum { KNOWN = 127 }; /* to OPIPE_TRANSPORT_UNORDERED */
+  enum { KNOWN = 255 }; /* to OPIPE_TRANSPORT_SCATTERED */
 #else
   enum { KNOWN = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
 #endif

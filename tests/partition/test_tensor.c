@@ -494,14 +494,88 @@ static void test_refusals_name_both_numbers(void) {
   b.plan.n_parts = 2;
   b.plan.division.sequence = true;
   refused(&b, OPIPE_E_UNSUPPORTED, "group of 2 has some rows");
+  b.plan.division.scattered = true;
+  refused(&b, OPIPE_E_INVALID, "each of the 2 members has some: scattered=1");
   close_bench(&b);
   open_bench(&b, FEATURES + 2, false); /* more members than features */
   refused(&b, OPIPE_E_UNSUPPORTED, "9 members has nothing to divide");
   close_bench(&b);
 }
 
+/* ---- parts of what goes from stage to stage ---- */
+
+/* Bytes of a phase's messages of a member from stage to stage, of the first row class. */
+static uint64_t bytes_sent(const bench *b, uint32_t member, uint32_t phase, uint32_t *out_n) {
+  const opi_cut *cut = b->model->cuts[0];
+  const uint32_t n = b->model->n_pieces;
+  uint64_t n_bytes = 0;
+  *out_n = 0;
+  for (uint32_t r = 0; r < cut->n_routes; ++r) {
+    const opi_route *route = &cut->routes[r];
+    if (route->phase != phase || route->src_stage / n == route->dst_stage / n ||
+        route->src_stage % b->model->n_members != member)
+      continue;
+    OPI_ASSERT_INT(route->dst_stage % b->model->n_members, member);
+    n_bytes += route->n_bytes;
+    ++*out_n;
+  }
+  return n_bytes;
+}
+
+static uint32_t gathers_of(const bench *b, uint32_t stage, uint32_t phase) {
+  const opi_cut *cut = b->model->cuts[0];
+  uint32_t n = 0;
+  for (uint32_t m = 0; m < cut->n_meetings; ++m) {
+    for (uint32_t i = 0; i < cut->meetings[m].n_values; ++i)
+      n += cut->meetings[m].stage == stage && cut->meetings[m].phase == phase &&
+           cut->meetings[m].values[i].kind == OPI_COLLECTIVE_GATHER;
+  }
+  return n;
+}
+
+/* parts: features of each member; NULL: all of them, which is HIDDEN. */
+static void check_sent(const bench *b, uint32_t width, const uint32_t *parts) {
+  const uint64_t rows = b->trains ? ROWS : (uint64_t)opi_microbatch_rows(ROWS, MICROBATCHES, 0);
+  for (uint32_t k = 0; k < width; ++k) {
+    const uint64_t wanted = rows * (parts == NULL ? HIDDEN : parts[k]) * 4;
+    uint32_t n = 0;
+    OPI_ASSERT_INT(bytes_sent(b, k, OPI_PHASE_F, &n), wanted);
+    OPI_ASSERT_INT(n, 1);
+    OPI_ASSERT_INT(bytes_sent(b, k, OPI_PHASE_I, &n), b->trains ? wanted : 0);
+    OPI_ASSERT_INT(n, b->trains);
+  }
+  OPI_ASSERT_INT(gathers_of(b, 0, OPI_PHASE_F), 0);
+  OPI_ASSERT_INT(gathers_of(b, 1, OPI_PHASE_F), parts != NULL);
+  OPI_ASSERT_INT(gathers_of(b, 0, OPI_PHASE_I), parts != NULL && b->trains);
+  OPI_ASSERT_INT(gathers_of(b, 1, OPI_PHASE_I), 0);
+}
+
+/* Equal parts, unequal ones, and none: over a direct edge, and where members are more than
+ * features. */
+static void test_boundary_tensors_go_in_parts(void) {
+  static const struct {
+    uint32_t width, parts[5];
+    bool direct;
+  } rows[] = {{2, {3, 3}, false}, {4, {2, 2, 1, 1}, false}, {2, {0}, true}};
+  for (uint32_t i = 0; i < 2 * OPI_COUNT(rows); ++i) {
+    const uint32_t at = i / 2, width = rows[at].width;
+    bench b;
+    opipe_error err = OPIPE_ERROR_INIT;
+    open_bench(&b, width, i % 2 == 1);
+    b.plan.division.scattered = true;
+    b.plan.link.flags = rows[at].direct ? (uint32_t)OPIPE_TRANSPORT_DIRECT : 0u;
+    for (uint32_t r = 0; r < b.plan.n_ranks; ++r)
+      b.plan.devices[r].flags = OPIPE_DEVICE_HOST_MEMORY;
+    OPI_ASSERT_OK_FATAL(make_model(&b, &err), &err);
+    check_sent(&b, width, rows[at].direct ? NULL : rows[at].parts);
+    OPI_ASSERT_OK_FATAL(make_lists(&b, false, &err), &err); /* proven */
+    close_bench(&b);
+  }
+}
+
 OPI_TEST_MAIN("tensor groups", OPI_TEST(test_a_group_is_planned_and_proven),
               OPI_TEST(test_sums_take_time), OPI_TEST(test_the_reference_adds_up_once),
               OPI_TEST(test_a_group_trains), OPI_TEST(test_gradients_of_weights_hide_sums),
               OPI_TEST(test_swapped_sums_are_refused_with_the_cycle),
+              OPI_TEST(test_boundary_tensors_go_in_parts),
               OPI_TEST(test_refusals_name_both_numbers))

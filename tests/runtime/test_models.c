@@ -25,6 +25,7 @@ typedef struct rig {
   opipe_model *bound[SHAPES]; /* 0: the plan's; others only say which inputs to make */
   opipe_plan *plan;
   uint32_t tensor;     /* members of a tensor group */
+  bool scattered;      /* which send parts over a link */
   const char *options; /* of an emulated device; NULL: a cpu */
   uint64_t watchdog_ns;
   opipe_error err;
@@ -82,6 +83,8 @@ static opipe_status make_plan(rig *r, uint32_t n_stages, uint32_t n_microbatches
                                       .threads = 1};
   const opipe_plan_params params = {.struct_size = (uint32_t)OPIPE_END(opipe_plan_params, tensor),
                                     .tensor = r->tensor,
+                                    .flags = r->scattered ? OPIPE_PLAN_SCATTERED : 0u,
+                                    .transport = r->scattered ? "emulated" : NULL,
                                     .n_stages = n_stages,
                                     .devices = &device,
                                     .n_devices = 1,
@@ -257,13 +260,18 @@ static void test_tensor_groups_have_the_bits_of_their_reference(void) {
     const char *name;
     uint32_t tensor, n_stages, n_microbatches;
     const char *schedule;
-  } cases[] = {{"gpt_8block", 2, 1, 1, "gpipe"},    {"llama_8block", 3, 2, 1, "gpipe"},
-               {"encoder", 2, 2, 2, "gpipe"},       {"gpt_8block", 3, 2, 2, "terapipe:slices=3"},
-               {"llama_fp16", 2, 1, 2, "terapipe"}, {"gpt_bf16", 2, 2, 1, "gpipe"}};
+    bool scattered;
+  } cases[] = {{"gpt_8block", 2, 1, 1, "gpipe", false},
+               {"llama_8block", 3, 2, 1, "gpipe", true},
+               {"encoder", 2, 2, 2, "gpipe", true},
+               {"gpt_8block", 3, 2, 2, "terapipe:slices=3", true},
+               {"llama_fp16", 2, 1, 2, "terapipe", false},
+               {"gpt_bf16", 2, 2, 1, "gpipe", false}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i) {
     rig r;
     OPI_ASSERT_OK_FATAL(open_rig(&r, cases[i].name), &r.err);
     r.tensor = cases[i].tensor;
+    r.scattered = cases[i].scattered;
     const opipe_status status =
         make_plan(&r, cases[i].n_stages, cases[i].n_microbatches, cases[i].schedule, 0);
     OPI_ASSERT_OK(status, &r.err);

@@ -149,10 +149,14 @@ typedef struct opipe_plan_params {
 } opipe_plan_params;
 enum {
   OPIPE_PLAN_IGNORE_ANNOTATIONS = 1u,
-  OPIPE_PLAN_IMPROVE = 2u, /* 1.3: search:from=NAME */
-  OPIPE_PLAN_SEQUENCE = 4u /* 1.5: with `tensor` above 1: what members would all compute alike
-                              (norms, Dropout, residuals) each does for some of the rows (samples x
-                              tokens) alone (Korthikanti et al. 2022) */
+  OPIPE_PLAN_IMPROVE = 2u,  /* 1.3: search:from=NAME */
+  OPIPE_PLAN_SEQUENCE = 4u, /* 1.5: with `tensor` above 1: what members would all compute alike
+                               (norms, Dropout, residuals) each does for some of the rows (samples x
+                               tokens) alone (Korthikanti et al. 2022) */
+  OPIPE_PLAN_SCATTERED = 8u /* 1.5: with `tensor` above 1: as if the transport had
+                               OPIPE_TRANSPORT_SCATTERED. A tensor that goes to another stage over a
+                               link that does not write in place is sent in the members' parts
+                               (Narayanan et al. 2021). Not with SEQUENCE, which sends rows */
 };
 
 typedef struct opipe_plan_info {
@@ -255,8 +259,8 @@ enum {
   OPIPE_OBJECTIVE_MEMORY = 2,
   OPIPE_OBJECTIVE_LATENCY = 3
 };
-/* For planner auto only. HYPOTHETICAL: allows strategies that no session executes (scattered
- * messages; tensor groups of layers without a model, or with slices). ALLOW_STALE: allows schedules
+/* For planner auto only. HYPOTHETICAL: allows strategies that no session executes (tensor
+ * groups of layers without a model, or with slices). ALLOW_STALE: allows schedules
  * with delayed weights. FORWARD: for requests, not for training. CAUSAL: a token
  * depends only on earlier ones, so sequences may be cut. */
 enum {

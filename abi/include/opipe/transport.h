@@ -60,12 +60,15 @@ enum { OPIPE_TRANSPORT_DIRECT = 1u, OPIPE_TRANSPORT_REDUCES = 2u, OPIPE_TRANSPOR
  * once it has answered OK: `done` is recorded, and nobody has to poll for it; without UNORDERED
  * only among ranks of one device whose backend has `sum`. MACHINES: joins processes of several
  * machines. UNORDERED: sums are added in an order of the transport's own, and half types may be
- * rounded at each addition; the members of one all-reduce still get the same bits. */
+ * rounded at each addition; the members of one all-reduce still get the same bits. SCATTERED:
+ * between stages of tensor groups each member should send its part of what all of them have, and
+ * the receivers gather: the link between groups is slower than the one inside them. */
 enum {
   OPIPE_TRANSPORT_COLLECTIVES = 8u,
   OPIPE_TRANSPORT_QUEUED = 16u,
   OPIPE_TRANSPORT_MACHINES = 32u,
-  OPIPE_TRANSPORT_UNORDERED = 64u
+  OPIPE_TRANSPORT_UNORDERED = 64u,
+  OPIPE_TRANSPORT_SCATTERED = 128u
 };
 #endif
 

@@ -62,8 +62,8 @@ typedef struct opi_auto {
   bool groups;       /* sessions divide the layers' model among tensor groups: widths above 1 and
                         sharded optimizers are candidates, too */
   bool widens;       /* they are: set by the search */
-  bool hypothetical; /* allows plans that no session executes: scattered messages, tensor groups
-                        with slices, halves or replicas of single stages, or without a model */
+  bool hypothetical; /* allows plans that no session executes: tensor groups with slices, halves or
+                        replicas of single stages, or without a model */
   bool causal;       /* no token depends on later ones, so token slices keep the meaning */
   double slice_ns; /* cost of a layer's pass over one token slice beyond its share of the tokens. 0:
                       as the layers state (opi_layers.slices); if they do not, slices are only tried

@@ -243,7 +243,8 @@ static opipe_status add_features(shapes *x, opi_point *p) {
   const bool train = opi_space_trains(x->space);
   const bool shards = train && opi_auto_widens(q) && p->copies > 1 && p->shares == NULL &&
                       p->places->n_replicas == 1 && x->space->equal_devices;
-  const bool scatters = q->hypothetical && p->width > 1 && p->places->n_stages > 1;
+  const bool scatters =
+      (q->hypothetical || opi_auto_scatters(q)) && p->width > 1 && p->places->n_stages > 1;
   for (uint32_t k = 0; k < 8; ++k) {
     p->recompute = (k & 1) != 0;
     p->sharded = (k & 2) != 0;

@@ -250,12 +250,20 @@ opipe_status opi_point_strategy(const opi_space *space, const opi_point *point,
 static inline bool opi_auto_widens(const opi_auto *question) {
   return question->hypothetical || question->widens;
 }
+/* Whether sessions send parts between stages: not where tensors are produced in the receiver's
+ * memory. */
+static inline bool opi_auto_scatters(const opi_auto *question) {
+  const opi_cluster *c = question->planning.cluster;
+  const bool direct = (c->link.flags & OPIPE_TRANSPORT_DIRECT) != 0 &&
+                      (c->descriptions[0].flags & OPIPE_DEVICE_HOST_MEMORY) != 0;
+  return question->widens && !direct;
+}
 /* Whether sessions execute the point, as far as tensor groups decide. */
 static inline bool opi_point_runs(const opi_auto *question, const opi_point *p) {
   const opi_method_layout *l = p->places;
   const bool plain = p->shares == NULL && l->n_slices <= 1 && l->n_parts <= 1;
-  return !p->scattered && (p->width == 1 || (question->widens && plain)) &&
-         (!p->sharded || question->widens);
+  return (!p->scattered || opi_auto_scatters(question)) &&
+         (p->width == 1 || (question->widens && plain)) && (!p->sharded || question->widens);
 }
 
 #endif /* OPI_AUTO_SPACE_H */

@@ -115,14 +115,10 @@ opipe_status opi_strategy_apply(const opi_strategy *s, bool trains, opi_arena *a
                        .planner = s->planner,
                        .tensor = s->width,
                        .recompute = trains && s->recompute,
-                       .sharded = trains && s->sharded};
+                       .sharded = trains && s->sharded,
+                       .scattered = s->scattered && s->width > 1};
   if (ends == NULL)
     return opi_fail_nomem(err, s->n_stages * sizeof *ends, "a strategy");
-  if (s->scattered) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED,
-                    "the strategy has messages scattered over tensor ranks, which no session "
-                    "executes");
-  }
   if (s->width > 1 && s->n_groups != 0) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "the strategy slices sequences in tensor groups of %u, which no session "

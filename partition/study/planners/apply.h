@@ -16,7 +16,8 @@ typedef struct opi_applied {
   uint32_t n_stages, n_microbatches, replicas, n_stage_replicas, n_rank_devices;
   uint32_t tensor; /* members of a tensor group; 1: none */
   bool recompute;
-  bool sharded; /* the optimizer's state is, over the copies */
+  bool sharded;   /* the optimizer's state is, over the copies */
+  bool scattered; /* members of tensor groups send parts between stages */
 } opi_applied;
 
 /* Records the names of the stages' last layers. Errors: NOMEM. */
@@ -29,7 +30,7 @@ uint32_t opi_strategy_replicas(const opi_strategy *strategy, uint32_t *out);
 /* If all stages have the same number of replicas and no devices are assigned to ranks, replicas
  * become copies of the pipeline, with correspondingly more micro-batches if the samples divide.
  * Allocates in `arena` and the strategy. Errors: UNSUPPORTED, anything that no session executes:
- * scattered messages, tensor groups with replicas of single stages or with slices, replicas of
+ * tensor groups with replicas of single stages or with slices, replicas of
  * stages in copies of a pipeline or of requests, several groups of slices; INVALID, layers without
  * names. */
 opipe_status opi_strategy_apply(const opi_strategy *strategy, bool trains, opi_arena *arena,

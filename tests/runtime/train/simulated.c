@@ -32,7 +32,7 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"interleaved:chunks=2", "blocking", QUARTERS, 2, 2, 8, 1, 3000, 2e6, .unequal = true},
     {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .follow = true},
     {"1f1b", "tag", TIED, 4, 1, 8, 1, 1000, 1e6, .tied = true},
-    {"gpipe", "tag", NULL, 2, 1, 2, 1, 1000, 4e6, .tensor = 2},
+    {"gpipe", "tag", HALVES, 4, 1, 2, 1, 1000, 4e6, .tensor = 2, .scattered = true},
     {"gpipe", "tag", NULL, 1, 1, 1, 2, 500, 200e6, .buckets = true},
     {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 3000, 1e6, .unequal = true},
     {"interleaved:chunks=2", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 0},
@@ -232,7 +232,9 @@ static void describe(trial *t, const simulated_case *c) {
       .stage_forward = t->ms[0], .stage_input = t->ms[1], .stage_weight = t->ms[2], .n_stages = n};
   at = snprintf(t->transport, TEXT, "emulated:rule=%s,latency_us=%.0f", c->rule, c->latency_us);
   if (c->bandwidth > 0)
-    (void)snprintf(t->transport + at, TEXT - (size_t)at, ",bandwidth=%.0f", c->bandwidth);
+    at += snprintf(t->transport + at, TEXT - (size_t)at, ",bandwidth=%.0f", c->bandwidth);
+  if (c->scattered)
+    (void)snprintf(t->transport + at, TEXT - (size_t)at, ",scattered=1");
   (void)snprintf(t->cluster, TEXT,
                  "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"emulated\", "
                  "\"count\": 16, \"alignment\": 64}], \"links\": [{\"transport\": \"emulated\", "

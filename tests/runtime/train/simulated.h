@@ -19,6 +19,7 @@ typedef struct simulated_case {
   bool tied;       /* the first stage and the last read one parameter */
   uint32_t tensor; /* members of a tensor group, counted in n_ranks; every program takes one time;
                       0: none */
+  bool scattered;  /* which send parts to other stages */
   bool queued;     /* asynchronous devices, programs an eighth as long: measured on their clock */
   bool buckets;    /* a chain of products whose gradients are a bucket each */
   bool shard;      /* the optimizer's state is shared out */

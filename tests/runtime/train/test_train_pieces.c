@@ -401,10 +401,42 @@ static void test_written_and_read(void) {
   }
 }
 
+/* A member of a tensor group must have the same heads in every slice: another slice's are refused
+ * by name. */
+static void test_slices_with_other_heads(void) {
+  kit k;
+  kit_case c = kit_case_of("terapipe:slices=2", 4, 2, false);
+  opi_cut_model *model = NULL;
+  uint32_t at = 0;
+  c.tensor = 2;
+  OPI_ASSERT_OK_FATAL(kit_open(&k, MODEL, 4, 8), &k.err);
+  OPI_ASSERT_OK_FATAL(kit_plan(&k, &c), &k.err);
+  const opi_bind_options bind = {.allocator = opi_allocator_system(), .evaluator = k.evaluator};
+  const opi_cut_sources from = {
+      .plan = &k.plan->decided, .times = &k.plan->predicted.times, .file = k.model, .base = &bind};
+  OPI_ASSERT_OK_FATAL(opi_cut_model_build(&from, &model, &k.err), &k.err);
+  const opi_variant_slice *second = &model->variants[0].slices[2]; /* member 0 of slice 1 */
+  while (at < second->graph->n_inputs && second->input_parts[at].n_runs == 0)
+    ++at;
+  OPI_ASSERT_FATAL(at < second->graph->n_inputs); /* keys of the slice before */
+  opi_shard_run *run = (opi_shard_run *)(uintptr_t)second->input_parts[at].runs;
+  run->first += run->n;
+  opi_cut_free(model->cuts[0]);
+  model->cuts[0] = NULL;
+  OPI_ASSERT_ERROR(opi_pieces_compose(&k.plan->decided, 0, NULL, model, &k.err),
+                   OPIPE_E_UNSUPPORTED, &k.err, "token slice 1 of stage 0: member 0 of a tensor");
+  OPI_ASSERT(strstr(k.err.message, "than in the slice that passes it on") != NULL);
+  run->first -= run->n;
+  OPI_ASSERT_OK(opi_pieces_compose(&k.plan->decided, 0, NULL, model, &k.err), &k.err);
+  opi_cut_model_free(model);
+  kit_close(&k);
+}
+
 OPI_TEST_MAIN("pieces of micro-batches", OPI_TEST(test_halves), OPI_TEST(test_halves_apart),
               OPI_TEST(test_one_row), OPI_TEST(test_one_row_beside_two),
               OPI_TEST(test_models_of_today), OPI_TEST(test_replicas),
               OPI_TEST(test_double_buffered), OPI_TEST(test_replicas_of_models_of_today),
               OPI_TEST(test_refusals), OPI_TEST(test_slices_together),
+              OPI_TEST(test_slices_with_other_heads),
               OPI_TEST(test_slices_together_of_models_of_today), OPI_TEST(test_evaluate),
               OPI_TEST(test_written_and_read))
