@@ -54,8 +54,7 @@ static void test_queued_batches_take_the_simulated_time(void) {
       {"zb-h1", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true},
       {"interleaved:chunks=2", "grouped", eighths, 4, 2, 8, 1, 0, 0, .queued = true,
        .unequal = true},
-      {"chimera", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true},
-      {"zb-h1", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true}};
+      {"chimera", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i)
     simulated_queue(&cases[i]);
 }
