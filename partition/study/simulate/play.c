@@ -205,9 +205,10 @@ static uint32_t issue(player *p, uint32_t rank, double now) {
     return 0;
   const uint32_t all = batch ? 1 + op->index : 1;
   opi_batch_lanes_issue(&p->lanes, rank, at + batch, all - batch, now);
-  for (uint32_t i = 0; i < all; ++i)
-    p->out->start[(size_t)(at + i) * n + rank % n] = p->out->end[(size_t)(at + i) * n + rank % n] =
-        now;
+  for (uint32_t i = at; i < at + all; ++i) {
+    const size_t slot = (size_t)i * n + rank % n;
+    p->out->start[slot] = p->out->end[slot] = now;
+  }
   return all;
 }
 
