@@ -90,20 +90,37 @@ opipe_status opi_json_read_device(const json_t *object, const char *what, opi_ar
 
 /* ---- links of plans ---- */
 
+/* A decision names only these flags: lists depend on the first, and no hash changes with flags that
+ * only say what a transport can do. */
+enum { DECIDED = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES | OPIPE_TRANSPORT_EMULATED };
+
 void opi_json_write_link(opi_text *t, const opi_link *link, bool decisions) {
   const uint32_t threads = link->thread_rule < OPI_COUNT(thread_rules) ? link->thread_rule : 0;
   opi_text_printf(t,
                   "{\"rule\": \"%s\", \"threads\": \"%s\", \"flags\": ", opi_rule_name(link->rule),
                   thread_rules[threads]);
-  opi_json_write_flags(t, OPI_FLAGS_LINK, link->flags);
+  opi_json_write_flags(t, OPI_FLAGS_LINK, decisions ? link->flags & DECIDED : link->flags);
   opi_text_printf(t, ", \"max_ranks\": %u", link->max_ranks);
   if (!decisions) {
     opi_text_puts(t, ", \"latency_ns\": ");
     opi_json_double(t, link->latency_ns);
     opi_text_puts(t, ", \"bytes_per_ns\": ");
     opi_json_double(t, link->bytes_per_ns);
+    if (link->queues)
+      opi_text_puts(t, ", \"queues\": true");
   }
   opi_text_puts(t, "}");
+}
+
+/* Older files do not have it. */
+static opipe_status read_queues(const json_t *object, const char *what, bool *out,
+                                opipe_error *err) {
+  const json_t *value = json_object_get(object, "queues");
+  *out = json_is_true(value);
+  return value == NULL || json_is_boolean(value)
+             ? OPIPE_OK
+             : opi_fail(err, OPIPE_E_INVALID, "%s: \"queues\" of the link must be true or false",
+                        what);
 }
 
 opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link *out_link,
@@ -126,6 +143,7 @@ opipe_status opi_json_read_link(const json_t *object, const char *what, opi_link
   OPI_TRY(read_u32(object, what, "max_ranks", &l->max_ranks, err));
   OPI_TRY(opi_json_get_number(object, what, "latency_ns", &l->latency_ns, err));
   OPI_TRY(opi_json_get_number(object, what, "bytes_per_ns", &l->bytes_per_ns, err));
+  OPI_TRY(read_queues(object, what, &l->queues, err));
   if (!(l->latency_ns >= 0 && l->latency_ns <= latency_most) ||
       !(l->bytes_per_ns >= 0 && l->bytes_per_ns <= rate_most)) {
     return opi_fail(

@@ -15,7 +15,7 @@ static const struct {
              {'d', OPI_PLAY_DRAIN}, {'m', OPI_PLAY_RESERVE}, {'c', OPI_PLAY_START},
              {'j', OPI_PLAY_JOIN},  {'b', OPI_PLAY_BATCH}};
 /* By OPI_PLAY_SUM and so on. */
-static const char *const HOWS[OPI_PLAY_HOWS] = {"sum", "gather", "scatter"};
+static const char *const HOWS[OPI_PLAY_HOWS] = {"sum", "gather", "scatter", "out", "in"};
 enum { PIECES_MOST = 1 << 20, LAP_MOST = 1 << 10, ITEMS_MOST = 1 << 28 };
 static const uint64_t BYTES_MOST = (uint64_t)INT64_MAX / 16;
 
@@ -318,13 +318,14 @@ static opipe_status read_how(const reader *r, const json_t *object, opi_playlist
   out->backward = strcmp(pass, "B") == 0;
   while (out->how < OPI_PLAY_HOWS && strcmp(how, HOWS[out->how]) != 0)
     ++out->how;
-  if (out->how < OPI_PLAY_HOWS && !out->waits &&
+  const bool moves = out->how == OPI_PLAY_OUT || out->how == OPI_PLAY_IN;
+  if (out->how < OPI_PLAY_HOWS && !out->waits && (out->each || !moves) &&
       (!out->each || (out->stage != OPIPE_NONE && (out->backward || strcmp(pass, "F") == 0))))
     return OPIPE_OK;
   return opi_fail(
       r->err, OPIPE_E_INVALID,
       "%s: group %u: pass '%.8s', how '%.8s'; a group that moves bytes is a sum, gather or "
-      "scatter, and one inside a stage has the stage and pass F or B",
+      "scatter, and one inside a stage has the stage and pass F or B, also out and in",
       WHAT, r->list->n_groups, pass, how);
 }
 
@@ -345,6 +346,10 @@ static opipe_status read_group(const reader *r, const json_t *object, opi_playli
   if (json_array_size(ranks) == 0 || json_array_size(ranks) > plan->n_ranks) {
     return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u has %zu ranks; it must have 1 to %u",
                     WHAT, r->list->n_groups, json_array_size(ranks), plan->n_ranks);
+  }
+  if (out->how >= OPI_PLAY_OUT && json_array_size(ranks) != 1) {
+    return opi_fail(r->err, OPIPE_E_INVALID, "%s: group %u has %zu ranks; one rank offloads", WHAT,
+                    r->list->n_groups, json_array_size(ranks));
   }
   return read_ranks(r, ranks, out);
 }

@@ -10,7 +10,6 @@ enum {
                          which it returns */
   HOST_ALIGNMENT = 256
 };
-static const double HOST_BYTES_PER_NS = 16; /* assumed if a device declares none */
 
 /* ---- places ---- */
 
@@ -251,8 +250,7 @@ static double later(double a, double b) {
 void opi_moves_advance(opi_moves_clock *c, uint32_t rank, const opi_step *step, bool timed,
                        double *io_now) {
   const opi_list_move *move = &c->lists->moves[step->route];
-  const double declared = c->plan->whole->devices[rank].host_bytes_per_ns;
-  const double rate = declared > 0 ? declared : HOST_BYTES_PER_NS;
+  const double rate = opi_device_host_rate(&c->plan->whole->devices[rank]);
   const double takes = timed ? (double)move->n_bytes / rate : 0;
   if (step->kind == OPI_ACT_OFFLOAD) {
     c->left[step->route] = c->out_free[rank] = later(c->out_free[rank], *io_now) + takes;

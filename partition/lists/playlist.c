@@ -199,6 +199,11 @@ static opipe_status add_step(opi_playlist_maker *m, uint32_t rank, const opi_ste
     case OPI_ACT_SUM:
     case OPI_ACT_AWAIT:
       return opi_playlist_groups_step(m, step);
+    case OPI_ACT_OFFLOAD:
+    case OPI_ACT_LEAVE:
+    case OPI_ACT_RELOAD:
+    case OPI_ACT_RETURN:
+      return opi_playlist_move(m, step);
     default: /* LOAD, STORE, COPY: no time of their own */
       return is_played(m, step) ? add_message(m, step) : OPIPE_OK;
   }
@@ -265,6 +270,7 @@ static opipe_status make_all(opi_playlist_maker *m) {
   OPI_TRY(opi_playlist_points_find(m));
   OPI_TRY(make_works(m));
   OPI_TRY(opi_playlist_groups_make(m));
+  OPI_TRY(opi_playlist_moves_make(m));
   return list_ranks(m);
 }
 

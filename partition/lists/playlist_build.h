@@ -50,6 +50,7 @@ typedef struct opi_playlist_maker {
   opi_playlist_sums sums;
   opi_playlist_points points;
   uint32_t *group_first, *group_calls; /* by a meeting's place, pass and replica: its groups */
+  uint32_t *move_group; /* [moves] its group on the way out; the next is the way back */
   uint32_t room_items, room_groups, room_works, n_items;
   bool twice;
   opipe_error *err;
@@ -61,6 +62,11 @@ opipe_status opi_playlist_add(opi_playlist_maker *maker, const opi_playlist_item
 /* playlist_groups.c. Makes the groups of tensor groups; adds the items of a SUM or AWAIT. */
 opipe_status opi_playlist_groups_make(opi_playlist_maker *maker);
 opipe_status opi_playlist_groups_step(opi_playlist_maker *maker, const opi_step *step);
+
+/* playlist_moves.c. Makes the groups of offloaded stashes; adds the item of an OFFLOAD, LEAVE,
+ * RELOAD or RETURN. */
+opipe_status opi_playlist_moves_make(opi_playlist_maker *maker);
+opipe_status opi_playlist_move(opi_playlist_maker *maker, const opi_step *step);
 
 /* playlist_parts.c. Finds where sums start within last backwards, once groups are made; adds the
  * works, and the items of a COMPUTE. */

@@ -12,8 +12,10 @@
  *                endpoint has one operation in progress; the rank waits in front of the next until
  *                that has arrived, and at a send until its receive is posted
  *   GROUPED      proof: as BLOCKING. Lists that pass with one operation after the other also pass
- *                if a batch starts together, as no operation starts later. Clock: as BLOCKING, with
- *                a batch as one operation, in which sends do not block
+ *                if a batch starts together, as no operation starts later. Clock, asynchronous
+ *                devices: a rank comes to a batch and goes on, its lane (lanes.h) does the batches
+ *                one after the other; others: as BLOCKING, with a batch as one operation, in which
+ *                sends do not block
  *
  * Beyond the proof's waits, the clock only waits for operations in progress to arrive: a proven
  * list ends by the clock too.
@@ -24,106 +26,28 @@
  * step is a barrier: no rank proceeds before all have reached their update. Double-buffered ranks
  * that step alone wait for those with which they share a weight.
  */
-#include <stdio.h>
+#include "partition/lists/replaying.h"
 
-#include "partition/lists/meetings.h"
-#include "partition/lists/offloads.h"
-#include "partition/plan/rules.h"
-
-/* Times at which a message's ends, and the message itself, were there; NEVER before. */
-enum { POSTED, SENT, ARRIVED, ENDS, NOTHING = ENDS };
-typedef struct ends {
-  double at[ENDS];
-} ends;
 static const double NEVER = -1.0;
 
-/* Operations in progress at a rank's endpoint, under BLOCKING and GROUPED. */
-typedef struct under_way {
-  const ends *of[OPIPE_BATCH_MOST];
-  uint32_t n;
-  uint32_t batch_end; /* the current batch ends before this step */
-  bool begun;         /* the batch has an operation in progress */
-  bool is_batch;      /* its operations complete together */
-  bool open;          /* receives that join the next operation: no end has asked for them yet */
-} under_way;
-
-typedef struct replay {
-  const opi_piece_plan *plan;
-  const opi_lists *lists;
-  const opi_cut *cut;
-  ends *ends;            /* [(n_items + 1) * n_messages] by item and message */
-  uint32_t *item, *step; /* [n_ranks] current item and step of each rank */
-  uint32_t *position;    /* [n_ranks] request within the item */
-  opi_clock clock;       /* events: ends and arrivals of messages, groups at their updates, sums */
-  double *now;           /* [n_ranks] the clock's */
-  double *link_free;     /* [n_streams] when the last message has left the sender */
-  under_way *under_way;  /* [n_ranks] */
-  double *finish;        /* [n_items * n_positions] when the last rank finished a request or,
-                            training, an item */
-  double *barrier;       /* [n_items * n_ranks] when the last rank of a group reached the update */
-  uint32_t *n_updates;   /* [n_items * n_ranks] ranks of a group that reached the update */
-  uint32_t *group;       /* [n_ranks] ranks that wait for each other at the update, named by the
-                            lowest */
-  uint32_t *group_size;  /* [n_ranks] */
-  bool *updates;         /* [n_ranks] it has updated in its item */
-  bool *comes;           /* [n_ranks] its step has come to a sum, and waits there */
-  opi_meetings meetings; /* sums over ranks */
-  opi_moves_clock moves; /* stashes on their way to the host and back: each rank's own affair */
-  uint32_t n_items, rule;
-  bool twice; /* weights in two versions */
-  bool timed;
-  bool meets;     /* rules BLOCKING, GROUPED */
-  bool one_queue; /* sums are in it */
-  opi_replay_result *result;
-  opipe_error *err;
-} replay;
-
-/* Whether the step runs in this item of a double-buffered run: prologue, body or epilogue. */
-static bool takes_part(const replay *p, uint32_t item, const opi_step *step) {
-  if (!p->twice)
-    return true;
-  if (item == 0)
-    return step->next == 1;
-  return item + 1 < p->n_items || step->next == 0;
-}
-
-/* The mini-batch, or body, to which a step's sums belong: counted from the first. */
-static uint32_t batch_of(const replay *p, uint32_t rank, const opi_step *step) {
-  return p->twice ? p->item[rank] + step->next - 1 : p->item[rank];
-}
-
-/* NULL: the message is of before the first item or, double-buffered, of a mini-batch after the
- * last. */
-static ends *ends_of(const replay *p, uint32_t item, const opi_step *step) {
-  const int64_t own = p->twice ? (int64_t)item + step->next - 1 : (int64_t)item;
-  const int64_t batch = own + step->lap;
-  if (batch < 0 || (p->twice && batch + 1 >= (int64_t)p->n_items))
-    return NULL;
-  return &p->ends[(size_t)batch * p->lists->n_messages + step->route];
-}
-
 /* The clock's event for an end of a message, or for its arrival. */
-static uint64_t event_of(const replay *p, const ends *e, uint32_t end) {
+static uint64_t event_of(const opi_replay *p, const opi_ends *e, uint32_t end) {
   return (uint64_t)(e - p->ends) * ENDS + end;
 }
 
-static void happen(replay *p, ends *e, uint32_t end, double at) {
+static void happen(opi_replay *p, opi_ends *e, uint32_t end, double at) {
   e->at[end] = at;
   opi_clock_happen(&p->clock, event_of(p, e, end), at);
 }
 
 /* Makes the rank wait for it. */
-static bool await(replay *p, uint32_t rank, const ends *e, uint32_t end) {
+static bool await(opi_replay *p, uint32_t rank, const opi_ends *e, uint32_t end) {
   (void)opi_clock_wait(&p->clock, rank, event_of(p, e, end));
   return false;
 }
 
-static bool is_end(const opi_step *step) {
-  return step->kind == OPI_ACT_POST || step->kind == OPI_ACT_SEND;
-}
-
 /* Starts the message if both ends are there. */
-static void meet(replay *p, const opi_step *step, ends *e) {
+static void meet(opi_replay *p, const opi_step *step, opi_ends *e) {
   const opi_list_message *m = &p->lists->messages[step->route];
   const opi_link *link = &p->plan->whole->link;
   if (e->at[ARRIVED] >= 0 || e->at[POSTED] < 0 || e->at[SENT] < 0)
@@ -133,19 +57,19 @@ static void meet(replay *p, const opi_step *step, ends *e) {
   happen(p, e, ARRIVED, p->timed ? opi_link_pass(link, at, n_bytes, &p->link_free[m->stream]) : at);
 }
 
-/* Notes that the rank has reached the end of a message, which others may await. */
-static void arrive(replay *p, uint32_t rank, const opi_step *step) {
-  ends *e = ends_of(p, p->item[rank], step);
+/* Notes that the end of a message is there, which others may await. */
+static void arrive(opi_replay *p, uint32_t item, const opi_step *step, double now) {
+  opi_ends *e = opi_replay_ends_of(p, item, step);
   const uint32_t end = step->kind == OPI_ACT_POST ? POSTED : SENT;
   if (e == NULL)
     return;
   if (e->at[end] < 0)
-    happen(p, e, end, p->now[rank]);
+    happen(p, e, end, now);
   meet(p, step, e);
 }
 
 /* The message's end, or its arrival, that a step waits for. */
-static uint32_t wanted(const replay *p, const opi_step *step) {
+static uint32_t wanted(const opi_replay *p, uint32_t rank, const opi_step *step) {
   switch (step->kind) {
     case OPI_ACT_POST:
       return p->meets ? SENT : NOTHING;
@@ -153,27 +77,29 @@ static uint32_t wanted(const replay *p, const opi_step *step) {
       return p->rule <= OPI_RULE_STREAM ? NOTHING : POSTED;
     case OPI_ACT_RESERVE:
       return POSTED;
-    default: /* RECV, DRAIN */
-      return ARRIVED;
+    case OPI_ACT_RECV:
+      return opi_batch_lanes_has(&p->lanes, rank) ? RECEIVED : ARRIVED;
+    default: /* DRAIN */
+      return opi_batch_lanes_has(&p->lanes, rank) ? LEFT : ARRIVED;
   }
 }
 
 /* Whether it is there; then the rank's time is at least its time. */
-static bool take(replay *p, uint32_t rank, const ends *e, uint32_t end) {
+static bool take(opi_replay *p, uint32_t rank, const opi_ends *e, uint32_t end) {
   if (e->at[end] < 0)
     return await(p, rank, e, end);
   p->now[rank] = e->at[end] > p->now[rank] ? e->at[end] : p->now[rank];
   return true;
 }
 
-static double duration(const replay *p, const opi_step *step) {
+static double duration(const opi_replay *p, const opi_step *step) {
   double all = 0;
   for (uint32_t i = 0; i < OPI_PHASES && p->timed; ++i)
     all += opi_phase_ns(p->plan, p->cut, step->stage, step->pass, i);
   return all;
 }
 
-static void compute(replay *p, uint32_t rank, const opi_step *step) {
+static void compute(opi_replay *p, uint32_t rank, const opi_step *step) {
   opi_replay_result *result = p->result;
   const bool wanted = result != NULL && result->start_ns != NULL && p->item[rank] == p->twice;
   if (wanted)
@@ -183,14 +109,15 @@ static void compute(replay *p, uint32_t rank, const opi_step *step) {
     result->end_ns[step->route] = p->now[rank];
 }
 
-static uint64_t first_update(const replay *p) {
+static uint64_t first_update(const opi_replay *p) {
   return (uint64_t)(p->n_items + 1) * p->lists->n_messages * ENDS;
 }
 
 /* The rank is at its update. Returns whether its sums are met and its whole group is there. */
-static bool update(replay *p, uint32_t rank, const opi_step *step) {
+static bool update(opi_replay *p, uint32_t rank, const opi_step *step) {
   const size_t at = (size_t)p->item[rank] * p->plan->n_ranks + p->group[rank];
-  if (!opi_meetings_await_gradients(&p->meetings, rank, batch_of(p, rank, step), &p->now[rank]))
+  if (!opi_meetings_await_gradients(&p->meetings, rank, opi_replay_batch_of(p, rank, step),
+                                    &p->now[rank]))
     return false;
   double *last = &p->barrier[at];
   *last = p->now[rank] > *last ? p->now[rank] : *last;
@@ -207,8 +134,8 @@ static bool update(replay *p, uint32_t rank, const opi_step *step) {
 }
 
 /* By the clock, under BLOCKING and GROUPED: whether the operations in progress have arrived. */
-static bool take_turn(replay *p, uint32_t rank) {
-  under_way *u = &p->under_way[rank];
+static bool take_turn(opi_replay *p, uint32_t rank) {
+  opi_under_way *u = &p->under_way[rank];
   bool all = true;
   for (uint32_t i = 0; i < u->n && all; ++i)
     all = take(p, rank, u->of[i], ARRIVED);
@@ -217,8 +144,8 @@ static bool take_turn(replay *p, uint32_t rank) {
 }
 
 /* A receiver or sender asks for a message. Returns whether it is complete, with its batch. */
-static bool is_through(replay *p, uint32_t rank, const ends *e) {
-  const under_way *u = &p->under_way[rank];
+static bool is_through(opi_replay *p, uint32_t rank, const opi_ends *e) {
+  const opi_under_way *u = &p->under_way[rank];
   bool found = false, all = true;
   for (uint32_t i = 0; i < u->n && u->is_batch; ++i)
     found = found || u->of[i] == e;
@@ -227,15 +154,15 @@ static bool is_through(replay *p, uint32_t rank, const ends *e) {
   return all;
 }
 
-static void begin_batch(under_way *u, uint32_t end) {
+static void begin_batch(opi_under_way *u, uint32_t end) {
   u->batch_end = end;
   u->begun = false;
 }
 
 /* The same; begins the end of a message if it may begin. Returns whether it did. */
-static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
-  under_way *u = &p->under_way[rank];
-  const ends *e = ends_of(p, p->item[rank], step);
+static bool begin_end(opi_replay *p, uint32_t rank, const opi_step *step) {
+  opi_under_way *u = &p->under_way[rank];
+  const opi_ends *e = opi_replay_ends_of(p, p->item[rank], step);
   const bool batched = p->step[rank] < u->batch_end, sends = step->kind == OPI_ACT_SEND;
   if (e == NULL)
     return true;
@@ -249,17 +176,83 @@ static bool begin_end(replay *p, uint32_t rank, const opi_step *step) {
   u->of[u->n++] = e;
   u->begun = u->is_batch = batched;
   u->open = p->rule == OPI_RULE_GROUPED && !batched && !sends;
-  arrive(p, rank, step);
+  arrive(p, p->item[rank], step, p->now[rank]);
   return true;
 }
 
-static bool is_sum(const opi_step *step) {
-  return step->kind == OPI_ACT_REDUCE || step->kind == OPI_ACT_SUM;
+/* ---- lanes ---- */
+
+static const opi_step *operation(const opi_replay *p, uint64_t op, opi_ends **out_ends) {
+  const uint32_t item = (uint32_t)(op / p->lists->n_steps);
+  const opi_step *step = &p->lists->steps[op % p->lists->n_steps];
+  *out_ends = opi_replay_takes_part(p, item, step) ? opi_replay_ends_of(p, item, step) : NULL;
+  return step;
 }
 
+static void begin_operation(void *ctx, uint32_t rank, uint64_t op, double now) {
+  opi_replay *p = ctx;
+  opi_ends *e = NULL;
+  const opi_step *step = operation(p, op, &e);
+  (void)rank;
+  if (e != NULL)
+    arrive(p, (uint32_t)(op / p->lists->n_steps), step, now);
+}
+
+static double arrival(void *ctx, uint32_t actor, uint32_t rank, uint64_t op) {
+  opi_replay *p = ctx;
+  opi_ends *e = NULL;
+  (void)rank;
+  (void)operation(p, op, &e);
+  if (e != NULL && e->at[ARRIVED] < 0)
+    return opi_clock_wait(&p->clock, actor, event_of(p, e, ARRIVED));
+  return e == NULL ? 0 : e->at[ARRIVED];
+}
+
+static void end_operation(void *ctx, uint32_t rank, uint64_t op, double now) {
+  opi_replay *p = ctx;
+  opi_ends *e = NULL;
+  const opi_step *step = operation(p, op, &e);
+  (void)rank;
+  if (e != NULL)
+    happen(p, e, step->kind == OPI_ACT_POST ? RECEIVED : LEFT, now);
+}
+
+/* The rank comes to a batch, or to an operation that stands alone, and goes on. Returns the number
+ * of its steps; 0: the step is none, or the rank has no lane. */
+static uint32_t issue(opi_replay *p, uint32_t rank, const opi_step *step) {
+  const uint32_t n = step->batch != 0 ? step->batch : opi_step_is_end(step);
+  if (n != 0 && opi_batch_lanes_has(&p->lanes, rank)) {
+    opi_batch_lanes_issue(&p->lanes, rank,
+                          (uint64_t)p->item[rank] * p->lists->n_steps + p->step[rank], n,
+                          p->now[rank]);
+    return n;
+  }
+  return 0;
+}
+
+/* Finds the ranks with lanes; NULL: none has one. */
+static opipe_status find_lanes(opi_replay *p, opi_arena *scratch, bool **out_has) {
+  const uint32_t n = p->plan->n_ranks;
+  bool any = false;
+  *out_has = NULL;
+  if (!p->timed || p->rule != OPI_RULE_GROUPED)
+    return OPIPE_OK;
+  bool *has = OPI_ARENA_ARRAY(scratch, bool, n);
+  if (has == NULL)
+    return opi_fail_nomem(p->err, n * sizeof *has, "a proof");
+  for (uint32_t rank = 0; rank < n; ++rank) {
+    has[rank] = opi_rank_has_lane(p->plan->whole, rank);
+    any = any || has[rank];
+  }
+  *out_has = any ? has : NULL;
+  return OPIPE_OK;
+}
+
+/* ---- steps ---- */
+
 /* The rank comes to a sum, and in one queue waits for it. */
-static bool come(replay *p, uint32_t rank, const opi_step *step) {
-  const uint32_t batch = batch_of(p, rank, step);
+static bool come(opi_replay *p, uint32_t rank, const opi_step *step) {
+  const uint32_t batch = opi_replay_batch_of(p, rank, step);
   if (!p->comes[rank])
     opi_meetings_come(&p->meetings, rank, batch, step->route, p->step[rank], p->now[rank]);
   const bool waits = p->one_queue && opi_meetings_has_come(&p->meetings, rank, batch, step->route);
@@ -269,39 +262,39 @@ static bool come(replay *p, uint32_t rank, const opi_step *step) {
 }
 
 /* Performs the step if it can happen. Returns whether it did. */
-static bool advance(replay *p, uint32_t rank, const opi_step *step) {
-  const bool message = is_end(step) || step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN ||
-                       step->kind == OPI_ACT_RESERVE;
+static bool advance(opi_replay *p, uint32_t rank, const opi_step *step) {
+  const bool message = opi_step_is_end(step) || step->kind == OPI_ACT_RECV ||
+                       step->kind == OPI_ACT_DRAIN || step->kind == OPI_ACT_RESERVE;
   if (step->kind == OPI_ACT_COMPUTE)
     compute(p, rank, step);
   if (step->kind == OPI_ACT_UPDATE)
     return update(p, rank, step);
   if (opi_step_moves(step))
     opi_moves_advance(&p->moves, rank, step, p->timed, &p->now[rank]);
-  if (is_sum(step))
+  if (opi_step_is_sum(step))
     return come(p, rank, step);
   if (step->kind == OPI_ACT_AWAIT) {
-    return opi_meetings_await(&p->meetings, rank, batch_of(p, rank, step), step->route,
+    return opi_meetings_await(&p->meetings, rank, opi_replay_batch_of(p, rank, step), step->route,
                               &p->now[rank]);
   }
   if (!message)
     return true;
   if (step->kind == OPI_ACT_RECV)
     p->under_way[rank].open = false;
-  if (is_end(step) && p->meets && p->timed)
+  if (opi_step_is_end(step) && p->meets && p->timed)
     return begin_end(p, rank, step);
   if ((step->kind == OPI_ACT_RECV || step->kind == OPI_ACT_DRAIN) &&
-      !is_through(p, rank, ends_of(p, p->item[rank], step)))
+      !is_through(p, rank, opi_replay_ends_of(p, p->item[rank], step)))
     return false;
-  if (is_end(step))
-    arrive(p, rank, step);
-  const ends *e = ends_of(p, p->item[rank], step);
-  const uint32_t end = e == NULL ? NOTHING : wanted(p, step);
+  if (opi_step_is_end(step))
+    arrive(p, p->item[rank], step, p->now[rank]);
+  const opi_ends *e = opi_replay_ends_of(p, p->item[rank], step);
+  const uint32_t end = e == NULL ? NOTHING : wanted(p, rank, step);
   return end == NOTHING || take(p, rank, e, end);
 }
 
 /* The rank has reached `step`: it is done with the requests that end there. */
-static void note_finish(replay *p, uint32_t rank, uint32_t step) {
+static void note_finish(opi_replay *p, uint32_t rank, uint32_t step) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t *first = &p->lists->request_first[rank * n];
   uint32_t *k = &p->position[rank];
@@ -313,7 +306,7 @@ static void note_finish(replay *p, uint32_t rank, uint32_t step) {
 }
 
 /* The rank has reached the end of its list and starts it again for the next item. */
-static void end_item(replay *p, uint32_t rank) {
+static void end_item(opi_replay *p, uint32_t rank) {
   double *finish = &p->finish[p->item[rank]];
   p->step[rank] = p->lists->rank_first[rank];
   p->under_way[rank].batch_end = 0;
@@ -325,8 +318,10 @@ static void end_item(replay *p, uint32_t rank) {
 
 /* The rank's next step on the clock. */
 static double act(void *ctx, uint32_t rank, double now) {
-  replay *p = ctx;
-  (void)now; /* p->now[rank], which waiting raises */
+  opi_replay *p = ctx;
+  if (rank >= p->plan->n_ranks)
+    return opi_batch_lanes_act(&p->lanes, rank, now);
+  /* The rank's time is p->now[rank], which waiting raises. */
   if (p->item[rank] == p->n_items)
     return OPI_CLOCK_STANDS;
   if (p->step[rank] == p->lists->rank_first[rank + 1]) {
@@ -334,211 +329,24 @@ static double act(void *ctx, uint32_t rank, double now) {
     return p->now[rank];
   }
   const opi_step *step = &p->lists->steps[p->step[rank]];
+  const uint32_t n = issue(p, rank, step);
+  if (n != 0) {
+    p->step[rank] += n;
+    note_finish(p, rank, p->step[rank]);
+    return p->now[rank];
+  }
   if (step->batch != 0)
     begin_batch(&p->under_way[rank], p->step[rank] + step->batch);
-  if (takes_part(p, p->item[rank], step) && !advance(p, rank, step))
+  if (opi_replay_takes_part(p, p->item[rank], step) && !advance(p, rank, step))
     return OPI_CLOCK_STANDS;
   note_finish(p, rank, ++p->step[rank]);
   return p->now[rank];
 }
 
-/* ---- reports of deadlocks ---- */
-
-static const char *tensor_of(const replay *p, uint32_t message) {
-  const opi_list_message *m = &p->lists->messages[message];
-  return m->route == OPI_ROUTE_CREDIT ? "(credit)"
-                                      : p->cut->cells[p->cut->routes[m->route].src_cell].name;
-}
-
-/* "rank 1 (stage 2, token slice 0)": the stage is the schedule's. */
-static const char *place_of(const replay *p, uint32_t rank, uint32_t stage, char *out,
-                            size_t room) {
-  const uint32_t n = p->plan->n_pieces;
-  const int used = snprintf(out, room, "rank %u (stage %u", rank, stage / n);
-  const size_t at = used < 0 || (size_t)used >= room ? room - 1 : (size_t)used;
-  if (p->plan->whole->n_slices > 1) {
-    (void)snprintf(out + at, room - at, ", token slice %u)",
-                   opi_piece_place_of(p->plan->whole, stage % n).slice);
-  } else {
-    (void)snprintf(out + at, room - at, ")");
-  }
-  return out;
-}
-
-/* Names a rank of the group that has not reached its update. */
-static uint32_t describe_update(const replay *p, uint32_t rank, char *text, size_t room) {
-  uint32_t other = 0;
-  while (p->group[other] != p->group[rank] || p->item[other] > p->item[rank] ||
-         (p->item[other] == p->item[rank] && p->updates[other]))
-    ++other;
-  (void)snprintf(text, room, "rank %u at step %u, the update, waits for rank %u to come to its own",
-                 rank, p->step[rank] - p->lists->rank_first[rank], other);
-  return other;
-}
-
-/* The sum for which the rank's step waits; OPIPE_NONE: none. */
-static uint32_t missing_sum(const replay *p, uint32_t rank) {
-  const opi_step *step = &p->lists->steps[p->step[rank]];
-  if (step->kind == OPI_ACT_AWAIT || (is_sum(step) && p->comes[rank]))
-    return step->route;
-  return step->kind == OPI_ACT_UPDATE
-             ? opi_meetings_missing(&p->meetings, rank, batch_of(p, rank, step))
-             : OPIPE_NONE;
-}
-
-/* Names a rank that has not come to a sum, or the cycle of sums, which is then all of it. */
-static uint32_t describe_sum(const replay *p, uint32_t rank, uint32_t sum, char *text,
-                             size_t room) {
-  const opi_step *step = &p->lists->steps[p->step[rank]];
-  const int n = snprintf(text, room, "rank %u at step %u%s waits for a sum: ", rank,
-                         p->step[rank] - p->lists->rank_first[rank],
-                         step->kind == OPI_ACT_UPDATE ? ", the update," : "");
-  const size_t at = n < 0 || (size_t)n >= room ? room - 1 : (size_t)n;
-  const uint32_t other =
-      opi_meetings_describe(&p->meetings, batch_of(p, rank, step), sum, text + at, room - at);
-  return other == OPIPE_NONE ? rank : other;
-}
-
-/* Describes what the rank's step waits for; returns the rank that would bring it. */
-static uint32_t describe(const replay *p, uint32_t rank, char *text, size_t room) {
-  const opi_step *step = &p->lists->steps[p->step[rank]];
-  const uint32_t sum = missing_sum(p, rank);
-  if (sum != OPIPE_NONE)
-    return describe_sum(p, rank, sum, text, room);
-  if (step->kind == OPI_ACT_UPDATE)
-    return describe_update(p, rank, text, room);
-  const opi_list_message *m = &p->lists->messages[step->route];
-  const opi_list_stream *stream = &p->lists->streams[m->stream];
-  const bool posted = ends_of(p, p->item[rank], step)->at[POSTED] >= 0;
-  char src[64], dst[64];
-  (void)snprintf(text, room,
-                 "rank %u at step %u, tensor '%s' of micro-batch %u from %s to %s was %s", rank,
-                 p->step[rank] - p->lists->rank_first[rank], tensor_of(p, step->route),
-                 m->microbatch, place_of(p, stream->src_rank, stream->src_stage, src, sizeof src),
-                 place_of(p, stream->dst_rank, stream->dst_stage, dst, sizeof dst),
-                 posted ? "never sent" : "never awaited");
-  return posted ? stream->src_rank : stream->dst_rank;
-}
-
-/* Writes the rank's next operations, from the one that it stands at: its list as far as the cycle
- * needs it. Returns the text's length. */
-static size_t list_queue(const replay *p, uint32_t rank, char *out, size_t room) {
-  enum { OPERATIONS = 3 };
-  const opi_lists *l = p->lists;
-  size_t at = 0;
-  uint32_t n = 0;
-  for (uint32_t i = p->step[rank]; i < l->rank_first[rank + 1] && n < OPERATIONS && at < room;
-       ++i) {
-    const opi_step *step = &l->steps[i];
-    int more = 0;
-    if (is_sum(step) && step->route != OPIPE_NONE) {
-      more = snprintf(out + at, room - at, "%s sum of stage %u", n == 0 ? "" : ",",
-                      l->meetings[step->route].stage);
-    } else if (is_end(step)) {
-      const opi_list_stream *s = &l->streams[l->messages[step->route].stream];
-      const bool sends = step->kind == OPI_ACT_SEND;
-      more = snprintf(out + at, room - at, "%s %s %u of micro-batch %u", n == 0 ? "" : ",",
-                      sends ? "to" : "from", sends ? s->dst_rank : s->src_rank,
-                      l->messages[step->route].microbatch);
-    } else {
-      continue;
-    }
-    at += more > 0 ? (size_t)more : 0;
-    ++n;
-  }
-  return at < room ? at : room - 1;
-}
-
-/* Adds what the ranks of the cycle issue next, if messages and sums are one queue. */
-static void add_queues(const replay *p, uint32_t first, uint32_t second, char *text, size_t at,
-                       size_t room) {
-  const uint32_t ranks[2] = {first, second};
-  for (uint32_t i = 0; p->one_queue && i < 2 && ranks[i] != OPIPE_NONE && at < room; ++i) {
-    const int n = snprintf(text + at, room - at, "; rank %u issues", ranks[i]);
-    at += n > 0 ? (size_t)n : 0;
-    if (at < room)
-      at += list_queue(p, ranks[i], text + at, room - at);
-  }
-}
-
-/* Follows "waits for" from the first stopped rank until one repeats, and reports that cycle. */
-static opipe_status stuck(const replay *p) {
-  char text[700] = "";
-  size_t at = 0;
-  uint32_t rank = 0, last = OPIPE_NONE;
-  while (rank < p->plan->n_ranks && p->item[rank] == p->n_items)
-    ++rank;
-  if (rank == p->plan->n_ranks)
-    return OPIPE_OK;
-  const uint32_t first = rank;
-  for (uint32_t i = 0; i <= p->plan->n_ranks && p->item[rank] < p->n_items; ++i) {
-    char one[480];
-    if (i > 0 && (rank == first || rank == last)) /* a cycle; or a rank's own later step */
-      break;
-    last = rank;
-    rank = describe(p, rank, one, sizeof one);
-    const int n = snprintf(text + at, sizeof text - at, "%s%s", i == 0 ? "" : "; ", one);
-    at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;
-  }
-  add_queues(p, first, last == first ? OPIPE_NONE : last, text, at, sizeof text);
-  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->whole->schedule,
-                  text);
-}
-
-/* ---- matching by order ---- */
-
-/* Numbers the operations of a rank with a peer, at both ends of each message. EDGE: sends and
- * receives are counted apart. */
-static void number_ends(const replay *p, uint32_t rank, uint32_t *counts, uint32_t *sends,
-                        uint32_t *posts) {
-  const opi_lists *l = p->lists;
-  for (uint32_t i = l->rank_first[rank]; i < l->rank_first[rank + 1]; ++i) {
-    const opi_step *step = &l->steps[i];
-    if (!is_end(step))
-      continue;
-    const bool send = step->kind == OPI_ACT_SEND;
-    const opi_list_stream *stream = &l->streams[l->messages[step->route].stream];
-    const uint32_t peer = send ? stream->dst_rank : stream->src_rank;
-    const uint32_t side = p->rule == OPI_RULE_EDGE && send ? 1 : 0;
-    (send ? sends : posts)[step->route] = counts[2 * peer + side]++;
-  }
-}
-
-static opipe_status refuse_order(const replay *p, uint32_t message, uint32_t send, uint32_t post) {
-  const opi_list_message *m = &p->lists->messages[message];
-  const opi_list_stream *stream = &p->lists->streams[m->stream];
-  return opi_fail(p->err, OPIPE_E_INVALID,
-                  "schedule '%s' under rule '%s': tensor '%s' of micro-batch %u is operation %u of "
-                  "rank %u with rank %u, and operation %u of rank %u with rank %u",
-                  p->plan->whole->schedule, opi_rule_name(p->rule), tensor_of(p, message),
-                  m->microbatch, send, stream->src_rank, stream->dst_rank, post, stream->dst_rank,
-                  stream->src_rank);
-}
-
-/* Both ends of a message must be the same operation between the two ranks. */
-static opipe_status check_order(const replay *p, opi_arena *scratch) {
-  const uint32_t n_ranks = p->plan->n_ranks, n = p->lists->n_messages;
-  uint32_t *sends = OPI_ARENA_ARRAY(scratch, uint32_t, n);
-  uint32_t *posts = OPI_ARENA_ARRAY(scratch, uint32_t, n);
-  if (p->rule != OPI_RULE_EDGE && p->rule != OPI_RULE_PAIR)
-    return OPIPE_OK;
-  for (uint32_t rank = 0; rank < n_ranks; ++rank) {
-    uint32_t *counts = OPI_ARENA_ARRAY(scratch, uint32_t, 2 * (size_t)n_ranks);
-    if (counts == NULL || sends == NULL || posts == NULL)
-      return opi_fail_nomem(p->err, n * sizeof *sends, "a proof");
-    number_ends(p, rank, counts, sends, posts);
-  }
-  for (uint32_t i = 0; i < n; ++i) {
-    if (sends[i] != posts[i])
-      return refuse_order(p, i, sends[i], posts[i]);
-  }
-  return OPIPE_OK;
-}
-
 /* ---- all of it ---- */
 
 /* Posts a stream's receives from before its first request. */
-static void post_first(replay *p) {
+static void post_first(opi_replay *p) {
   for (uint32_t i = 0; i < p->lists->n_steps && !p->plan->trains; ++i) {
     const opi_step *step = &p->lists->steps[i];
     if (step->kind == OPI_ACT_POST && step->lap > 0)
@@ -547,7 +355,7 @@ static void post_first(replay *p) {
 }
 
 /* Counts the ranks of each update's group. */
-static opipe_status find_groups(replay *p, opi_arena *scratch) {
+static opipe_status find_groups(opi_replay *p, opi_arena *scratch) {
   const opi_piece_plan *plan = p->plan;
   OPI_TRY(opi_update_groups(plan, p->cut, scratch, &p->group, p->err));
   p->group_size = OPI_ARENA_ARRAY(scratch, uint32_t, plan->n_ranks);
@@ -558,18 +366,22 @@ static opipe_status find_groups(replay *p, opi_arena *scratch) {
   return OPIPE_OK;
 }
 
-static opipe_status prepare(replay *p, opi_arena *scratch) {
+static opipe_status prepare(opi_replay *p, opi_arena *scratch) {
   const opi_clock_rules rules = {act, NULL, p, OPI_CLOCK_TURNS};
-  OPI_TRY(opi_clock_open(p->plan->n_ranks, &rules, scratch, &p->clock, p->err));
-  p->now = p->clock.now;
+  const opi_batch_lane_rules lane_rules = {begin_operation, arrival, end_operation, p};
   const uint32_t n_ranks = p->plan->n_ranks;
+  bool *lanes = NULL;
+  OPI_TRY(find_lanes(p, scratch, &lanes));
+  OPI_TRY(opi_clock_open(n_ranks + opi_batch_lanes_actors(n_ranks, lanes), &rules, scratch,
+                         &p->clock, p->err));
+  p->now = p->clock.now;
   const size_t n = (size_t)(p->n_items + 1) * p->lists->n_messages;
-  p->ends = OPI_ARENA_ARRAY(scratch, ends, n);
+  p->ends = OPI_ARENA_ARRAY(scratch, opi_ends, n);
   p->item = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->step = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->position = OPI_ARENA_ARRAY(scratch, uint32_t, n_ranks);
   p->link_free = OPI_ARENA_ARRAY(scratch, double, p->lists->n_streams);
-  p->under_way = OPI_ARENA_ARRAY(scratch, under_way, n_ranks);
+  p->under_way = OPI_ARENA_ARRAY(scratch, opi_under_way, n_ranks);
   p->finish = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items * p->lists->n_positions);
   p->barrier = OPI_ARENA_ARRAY(scratch, double, (size_t)p->n_items *n_ranks);
   p->n_updates = OPI_ARENA_ARRAY(scratch, uint32_t, (size_t)p->n_items * n_ranks);
@@ -580,20 +392,24 @@ static opipe_status prepare(replay *p, opi_arena *scratch) {
       p->n_updates == NULL || p->updates == NULL || p->comes == NULL)
     return opi_fail_nomem(p->err, n * sizeof *p->ends, "a proof");
   for (size_t i = 0; i < n; ++i)
-    p->ends[i] = (ends){{NEVER, NEVER, NEVER}};
+    p->ends[i] = (opi_ends){{NEVER, NEVER, NEVER, NEVER, NEVER}};
   for (uint32_t rank = 0; rank < n_ranks; ++rank)
     p->step[rank] = p->lists->rank_first[rank];
   post_first(p);
-  OPI_TRY(opi_meetings_open(
-      p->lists, p->n_items, &p->clock, first_update(p) + (uint64_t)p->n_items * n_ranks,
-      p->timed ? &p->plan->whole->link : NULL, scratch, &p->meetings, p->err));
+  const uint64_t first_meeting = first_update(p) + (uint64_t)p->n_items * n_ranks;
+  OPI_TRY(opi_batch_lanes_open(n_ranks, lanes, &lane_rules, &p->clock,
+                               first_meeting + (uint64_t)p->n_items * p->lists->n_meetings, scratch,
+                               &p->lanes, p->err));
+  OPI_TRY(opi_meetings_open(p->lists, p->n_items, &p->clock, first_meeting,
+                            p->timed ? &p->plan->whole->link : NULL, scratch, &p->meetings,
+                            p->err));
   OPI_TRY(opi_moves_clock_open(p->plan, p->lists, scratch, &p->moves, p->err));
   OPI_TRY(find_groups(p, scratch));
-  return check_order(p, scratch);
+  return opi_replay_check_order(p, scratch);
 }
 
 /* Shifts times to the start of the body: after a prologue it is later than 0. */
-static void shift_times(const replay *p) {
+static void shift_times(const opi_replay *p) {
   const opi_replay_result *result = p->result;
   double first = -1;
   if (result->start_ns == NULL || !p->twice)
@@ -608,7 +424,7 @@ static void shift_times(const replay *p) {
 
 /* Measures the last half of the replay, in whole bodies; a double-buffered epilogue does not count.
  */
-static void measure(replay *p) {
+static void measure(opi_replay *p) {
   const uint32_t n = p->lists->n_positions;
   const uint32_t n_bodies = p->twice && p->n_items > 2 ? p->n_items - 1 : p->n_items;
   const uint32_t last = n_bodies * n - 1;
@@ -619,12 +435,12 @@ static void measure(replay *p) {
       last == 0 ? p->finish[0] : (p->finish[last] - p->finish[from]) / (last - from);
 }
 
-static opipe_status run_all(replay *p, opi_arena *scratch) {
+static opipe_status run_all(opi_replay *p, opi_arena *scratch) {
   OPI_TRY(prepare(p, scratch));
   OPI_TRY(opi_clock_run(&p->clock, p->err));
-  if (p->meetings.failed)
+  if (p->meetings.failed || p->lanes.failed)
     return opi_fail_nomem(p->err, sizeof(opi_sum_entry), "a proof");
-  OPI_TRY(stuck(p));
+  OPI_TRY(opi_replay_stuck(p));
   if (p->result != NULL)
     measure(p);
   return OPIPE_OK;
@@ -634,15 +450,15 @@ opipe_status opi_lists_replay(const opi_piece_plan *plan, const opi_lists *lists
                               const opi_cut *cut, uint32_t n_items,
                               const opipe_allocator *allocator, opi_replay_result *io_result,
                               opipe_error *err) {
-  replay p = {.plan = plan,
-              .lists = lists,
-              .cut = cut,
-              .n_items = n_items,
-              .rule = plan->n_ranks > 1 ? plan->whole->link.rule : OPI_RULE_TAG,
-              .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
-              .timed = io_result != NULL,
-              .result = io_result,
-              .err = err};
+  opi_replay p = {.plan = plan,
+                  .lists = lists,
+                  .cut = cut,
+                  .n_items = n_items,
+                  .rule = plan->n_ranks > 1 ? plan->whole->link.rule : OPI_RULE_TAG,
+                  .twice = plan->whole->versions == OPIPE_VERSIONS_DOUBLE_BUFFERED,
+                  .timed = io_result != NULL,
+                  .result = io_result,
+                  .err = err};
   p.meets = p.rule == OPI_RULE_BLOCKING || p.rule == OPI_RULE_GROUPED;
   p.one_queue = p.rule == OPI_RULE_GROUPED && !p.timed;
   opi_arena scratch;

@@ -388,8 +388,8 @@ static opipe_status choose_offloads(finish *f) {
   OPI_TRY(ask_rates(f));
   if (f->making->offload_least)
     return OPIPE_OK;
-  OPI_TRY(
-      opi_offload_match(f->model, glob, &f->plan->arena, &plan->offload, &plan->n_offload, f->err));
+  OPI_TRY(opi_offload_match(plan, f->model, glob, &f->plan->arena, &plan->offload, &plan->n_offload,
+                            f->err));
   return opi_offload_split(plan, f->model, f->err);
 }
 
@@ -425,7 +425,8 @@ static opipe_status offload_first(finish *f, const uint32_t *alignment, const ch
 static opipe_status offload_least(finish *f, const uint32_t *alignment) {
   const char **names = NULL;
   uint32_t n = 0, low = 0;
-  OPI_TRY(opi_offload_match(f->model, f->making->offload, &f->plan->arena, &names, &n, f->err));
+  OPI_TRY(opi_offload_match(&f->plan->decided, f->model, f->making->offload, &f->plan->arena,
+                            &names, &n, f->err));
   const opipe_status status = offload_first(f, alignment, names, n, f->err);
   if (status == OPIPE_E_LIMIT)
     return opi_error_prefix(f->err, "with all stashes offloaded: ");

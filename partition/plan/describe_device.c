@@ -60,8 +60,9 @@ opipe_status opi_device_describe(const opipe_device_description *d, const char *
 opipe_status opi_link_describe(const opipe_link_description *l, const char *what,
                                opi_link *out_link, opipe_error *err) {
   const uint32_t flags = OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES |
-                         OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_UNORDERED |
-                         OPIPE_TRANSPORT_SCATTERED;
+                         OPIPE_TRANSPORT_EMULATED | OPIPE_TRANSPORT_COLLECTIVES |
+                         OPIPE_TRANSPORT_QUEUED | OPIPE_TRANSPORT_MACHINES |
+                         OPIPE_TRANSPORT_UNORDERED | OPIPE_TRANSPORT_SCATTERED;
   if (l->rule >= OPI_RULES) {
     return opi_fail(err, OPIPE_E_INVALID, "%s: \"rule\" is %u; 0 to %d are known", what, l->rule,
                     OPI_RULES - 1);
@@ -79,7 +80,8 @@ opipe_status opi_link_describe(const opipe_link_description *l, const char *what
                            .rule = l->rule,
                            .thread_rule = l->thread_rule,
                            .flags = l->flags,
-                           .max_ranks = l->max_ranks};
+                           .max_ranks = l->max_ranks,
+                           .queues = l->rule == OPIPE_RULE_GROUPED};
   }
   return OPIPE_OK;
 }

@@ -68,6 +68,12 @@ typedef struct opi_device_spec {
                                unknown. No part of the decision */
 } opi_device_spec;
 
+/* Bytes per ns each way between its memory and the host's, of which 16 are assumed if it declares
+ * none. */
+static inline double opi_device_host_rate(const opi_device_spec *device) {
+  return device->host_bytes_per_ns > 0 ? device->host_bytes_per_ns : 16;
+}
+
 /* True if a and b are the same device, with the same memory. */
 static inline bool opi_is_one_device(const opi_device_spec *a, const opi_device_spec *b) {
   return a->index == b->index && a->domain == b->domain && strcmp(a->kind, b->kind) == 0;
@@ -109,6 +115,7 @@ typedef struct opi_link {
   double bytes_per_ns; /* 0: passed by address, or no limit */
   uint32_t rule;       /* OPIPE_RULE_* */
   uint32_t thread_rule, flags, max_ranks;
+  bool queues; /* GROUPED: batches are queued with the work of asynchronous devices (recv_after) */
 } opi_link;
 /* Modelled time of one message between ranks. */
 uint64_t opi_link_ns(const opi_link *link, uint64_t n_bytes);

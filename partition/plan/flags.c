@@ -8,7 +8,7 @@
 
 #include "partition/plan/rules.h"
 
-enum { FLAGS_MOST = 5 };
+enum { FLAGS_MOST = 8 };
 
 static const struct {
   const char *name;
@@ -21,6 +21,10 @@ static const struct {
                                {{"direct", OPIPE_TRANSPORT_DIRECT},
                                 {"reduces", OPIPE_TRANSPORT_REDUCES},
                                 {"emulated", OPIPE_TRANSPORT_EMULATED},
+                                {"collectives", OPIPE_TRANSPORT_COLLECTIVES},
+                                {"queued", OPIPE_TRANSPORT_QUEUED},
+                                {"machines", OPIPE_TRANSPORT_MACHINES},
+
                                 {"unordered", OPIPE_TRANSPORT_UNORDERED},
                                 {"scattered", OPIPE_TRANSPORT_SCATTERED}}};
 
@@ -28,7 +32,7 @@ void opi_json_write_flags(opi_text *t, uint32_t which, uint32_t flags) {
   bool first = true;
   opi_text_puts(t, "[");
   for (uint32_t i = 0; i < FLAGS_MOST; ++i) {
-    if ((flags & flag_names[which][i].flag) == 0)
+    if (flag_names[which][i].name == NULL || (flags & flag_names[which][i].flag) == 0)
       continue;
     opi_text_printf(t, "%s\"%s\"", first ? "" : ", ", flag_names[which][i].name);
     first = false;

@@ -24,6 +24,11 @@ opipe_status opi_transport_split(const char *spec, char out_id[64], const char *
   return OPIPE_OK;
 }
 
+static bool queues_batches(const opipe_transport *table, uint32_t rule) {
+  return rule == OPIPE_RULE_GROUPED && OPIPE_HAS(table, opipe_transport, recv_after) &&
+         table->recv_after != NULL && table->batch_begin != NULL;
+}
+
 /* Transports older than the slot world_info declare the same link whatever their options. */
 static opipe_status ask(const opi_transport_ref *ref, const char *id, const char *options,
                         opi_link *out_link, opipe_error *err) {
@@ -46,7 +51,8 @@ static opipe_status ask(const opi_transport_ref *ref, const char *id, const char
                          .rule = info.rule,
                          .thread_rule = info.thread_rule,
                          .flags = info.flags,
-                         .max_ranks = info.max_ranks};
+                         .max_ranks = info.max_ranks,
+                         .queues = queues_batches(ref->table, info.rule)};
   return OPIPE_OK;
 }
 

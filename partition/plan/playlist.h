@@ -64,16 +64,24 @@ typedef struct opi_playlist_work {
   double ns, take_bytes, give_bytes;
 } opi_playlist_work;
 
-/* How members of a tensor group make values together. */
-enum { OPI_PLAY_SUM = 0, OPI_PLAY_GATHER = 1, OPI_PLAY_SCATTER = 2, OPI_PLAY_HOWS };
+/* How members of a group make values together; OUT, IN: one rank copies stashes to its host's
+ * memory, and back. */
+enum {
+  OPI_PLAY_SUM = 0,
+  OPI_PLAY_GATHER = 1,
+  OPI_PLAY_SCATTER = 2,
+  OPI_PLAY_OUT = 3,
+  OPI_PLAY_IN = 4,
+  OPI_PLAY_HOWS
+};
 
-/* Ranks that form a sum, or wait for each other, once per mini-batch; or a tensor group, once for
- * each micro-batch. */
+/* Ranks that form a sum, or wait for each other, once per mini-batch; or a tensor group, or a rank
+ * that offloads, once for each micro-batch. */
 typedef struct opi_playlist_group {
   uint32_t stage;    /* stage whose gradients are summed, or that is the tensor group's; OPIPE_NONE:
                         part of the update */
   bool waits;        /* a barrier: nothing travels */
-  bool each;         /* a tensor group inside a pass of its stage */
+  bool each;         /* a tensor group inside a pass of its stage, or an offload */
   bool backward;     /* each: of the backward */
   uint32_t how;      /* OPI_PLAY_*; without each: of gradients or, GATHER, of weights */
   uint64_t n_bytes;  /* of the rank that has most */

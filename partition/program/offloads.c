@@ -7,7 +7,19 @@
 
 enum { FORWARD = 1u << OPI_PHASE_F };
 
-bool opi_offload_can(const opi_cut *cut, const opi_cell *cell) {
+/* Does a tensor group make the cell's tensor together, or from it? Its meetings know one place. */
+static bool is_met(const opi_cut *cut, uint32_t width, const opi_cell *cell) {
+  uint32_t i = 0;
+  while (i < cut->n_meetings &&
+         (cell->stage < cut->meetings[i].at || cell->stage - cut->meetings[i].at >= width))
+    ++i;
+  return i < cut->n_meetings;
+}
+
+/* Whether the cell can be offloaded: a stash that a forward leaves, no result. */
+static bool can_leave(const opi_cut *cut, uint32_t width, const opi_cell *cell) {
+  if (is_met(cut, width, cell))
+    return false;
   if (cell->phase != OPI_PHASE_F || (cell->readers & ~(uint32_t)FORWARD) == 0 || cell->state != 0 ||
       cell->output != OPIPE_NONE || cell->n_bytes == 0)
     return false;
@@ -36,13 +48,11 @@ static opipe_status check_device(const opi_device_spec *d, uint32_t rank, opipe_
 }
 
 opipe_status opi_offload_check(const opi_decision *plan, opipe_error *err) {
-  const char *with = opi_plan_width(plan) > 1    ? "tensor groups"
-                     : opi_plan_slices(plan) > 1 ? "token slices"
-                     : plan->n_parts > 1         ? "backwards in halves"
-                                                 : NULL;
-  if (with != NULL) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "offload: cannot be combined with %s (schedule '%s')",
-                    with, plan->schedule);
+  if (plan->n_parts > 1) {
+    return opi_fail(err, OPIPE_E_UNSUPPORTED,
+                    "offload: cannot be combined with backwards in halves (schedule '%s'), which "
+                    "read rows of what a forward of more rows keeps",
+                    plan->schedule);
   }
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     OPI_TRY(check_device(&plan->devices[r], r, err));
@@ -87,8 +97,9 @@ static uint32_t join_names(candidate *list, uint32_t n) {
   return kept;
 }
 
-opipe_status opi_offload_match(const opi_cut_model *model, const char *glob, opi_arena *arena,
-                               const char ***out_names, uint32_t *out_n, opipe_error *err) {
+opipe_status opi_offload_match(const opi_decision *plan, const opi_cut_model *model,
+                               const char *glob, opi_arena *arena, const char ***out_names,
+                               uint32_t *out_n, opipe_error *err) {
   const opi_cut *cut = model->cuts[0];
   candidate *list = OPI_ARENA_ARRAY(arena, candidate, (size_t)cut->n_cells + 1);
   uint32_t n = 0, n_all = 0;
@@ -96,7 +107,7 @@ opipe_status opi_offload_match(const opi_cut_model *model, const char *glob, opi
     return opi_fail_nomem(err, cut->n_cells * sizeof *list, "offloads");
   for (uint32_t c = 0; c < cut->n_cells; ++c) {
     const opi_cell *cell = &cut->cells[c];
-    const bool can = opi_offload_can(cut, cell);
+    const bool can = can_leave(cut, opi_plan_width(plan), cell);
     n_all += can;
     if (can && opi_glob(glob, cell->name))
       list[n++] = (candidate){cell->name, cell->n_bytes, c};
@@ -126,16 +137,16 @@ opipe_status opi_offload_match(const opi_cut_model *model, const char *glob, opi
 
 typedef struct splitting {
   opi_cut *cut;
-  const char **names; /* [n_names] sorted */
-  bool *found;        /* [n_names] */
-  uint32_t n_names;
+  const char **names;       /* [n_names] sorted */
+  bool *found;              /* [n_names] */
+  uint32_t n_names, width;  /* of tensor groups */
   uint32_t *first, *second; /* [n_cells] new indices; second OPIPE_NONE: the cell stays one */
   uint32_t n_split;
 } splitting;
 
 static bool is_named(const splitting *s, const opi_cell *cell) {
   const char **at = bsearch(&cell->name, s->names, s->n_names, sizeof *s->names, by_text);
-  if (at == NULL || !opi_offload_can(s->cut, cell))
+  if (at == NULL || !can_leave(s->cut, s->width, cell))
     return false;
   s->found[at - s->names] = true;
   return true;
@@ -218,6 +229,33 @@ static opipe_status remap_programs(const splitting *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
+static const uint32_t *first_cells(const splitting *s, const uint32_t *cells, uint32_t n) {
+  uint32_t *out = OPI_ARENA_ARRAY(&s->cut->arena, uint32_t, n);
+  for (uint32_t i = 0; i < n && out != NULL; ++i)
+    out[i] = cells[i] == OPIPE_NONE ? OPIPE_NONE : s->first[cells[i]];
+  return out;
+}
+
+/* What members of tensor groups make together is not split. */
+static opipe_status remap_meetings(const splitting *s, opipe_error *err) {
+  opi_cut *cut = s->cut;
+  for (uint32_t i = 0; i < cut->n_meetings; ++i) {
+    opi_group_meeting *meeting = &cut->meetings[i];
+    opi_group_value *values =
+        opi_arena_copy(&cut->arena, meeting->values, meeting->n_values * sizeof *values);
+    if (values == NULL)
+      return opi_fail_nomem(err, meeting->n_values * sizeof *values, "offloads");
+    for (uint32_t v = 0; v < meeting->n_values; ++v) {
+      values[v].in_cell = first_cells(s, values[v].in_cell, s->width);
+      values[v].out_cell = first_cells(s, values[v].out_cell, s->width);
+      if (values[v].in_cell == NULL || values[v].out_cell == NULL)
+        return opi_fail_nomem(err, s->width * sizeof(uint32_t), "offloads");
+    }
+    meeting->values = values;
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status split_cut(splitting *s, opi_arena *scratch, opipe_error *err) {
   opi_cut *cut = s->cut;
   const size_t n_outputs = (size_t)cut->graph->n_outputs * cut->n_pieces;
@@ -234,6 +272,7 @@ static opipe_status split_cut(splitting *s, opi_arena *scratch, opipe_error *err
     return opi_fail_nomem(err, cut->n_cells * sizeof *cells, "offloads");
   split_cells(s, cells, routes);
   OPI_TRY(remap_programs(s, err));
+  OPI_TRY(remap_meetings(s, err));
   for (size_t o = 0; o < n_outputs; ++o) {
     const uint32_t c = cut->output_cell[o];
     outputs[o] = c == OPIPE_NONE ? c : s->first[c];
@@ -252,7 +291,8 @@ static opipe_status split_all(const opi_decision *plan, opi_cut_model *model, op
   const uint32_t n = plan->n_offload;
   splitting s = {.names = opi_arena_copy(scratch, plan->offload, n * sizeof *plan->offload),
                  .found = OPI_ARENA_ARRAY(scratch, bool, n),
-                 .n_names = n};
+                 .n_names = n,
+                 .width = opi_plan_width(plan)};
   if (s.names == NULL || s.found == NULL)
     return opi_fail_nomem(err, n * sizeof *s.names, "offloads");
   qsort(s.names, n, sizeof *s.names, by_text);

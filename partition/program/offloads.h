@@ -13,15 +13,14 @@
 
 #include "partition/program/model.h"
 
-/* Whether the cell can be offloaded: a stash that a forward leaves, no result. */
-bool opi_offload_can(const opi_cut *cut, const opi_cell *cell);
 /* Refuses what offloads cannot be combined with, and devices for which they are of no use, by name.
  * Errors: UNSUPPORTED. */
 opipe_status opi_offload_check(const opi_decision *plan, opipe_error *err);
 /* Lists the names of the tensors of a model, not split yet, that match the glob, those with most
  * bytes first, in `arena`. Errors: NOTFOUND: there is none. */
-opipe_status opi_offload_match(const opi_cut_model *model, const char *glob, opi_arena *arena,
-                               const char ***out_names, uint32_t *out_n, opipe_error *err);
+opipe_status opi_offload_match(const opi_decision *plan, const opi_cut_model *model,
+                               const char *glob, opi_arena *arena, const char ***out_names,
+                               uint32_t *out_n, opipe_error *err);
 /* Splits the cells of the plan's tensors in all row classes. Errors: INVALID: a name that is no
  * such tensor's. */
 opipe_status opi_offload_split(const opi_decision *plan, opi_cut_model *model, opipe_error *err);

@@ -157,8 +157,7 @@ static opipe_status endpoint_open(opipe_world *world, const opipe_endpoint_param
   }
   status = emutrans_lane_open(e, params, err);
   if (status < 0) {
-    if (e->started != NULL)
-      e->backend->event_destroy(e->started);
+    emutrans_lane_close(e);
     (void)pthread_cond_destroy(&e->cond);
     opipe_free(world->host, e, sizeof *e, ALIGN);
     return status;
@@ -251,8 +250,12 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
   const uint64_t start = emutrans_now();
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
   pthread_mutex_lock(&world->lock);
+  opipe_status status = emutrans_check(world, err);
+  if (status == OPIPE_OK && !e->noting)
+    status = emutrans_clock_move(e, err);
   uint64_t now = start;
-  while (e->count == seen && !world->aborted && !e->noting && now < until && now < e->next_ns) {
+  while (status >= 0 && e->count == seen && !world->aborted && !e->noting && now < until &&
+         now < e->next_ns) {
     const uint64_t end = e->next_ns < until ? e->next_ns : until;
     const struct timespec t = {.tv_sec = (time_t)(end / UINT64_C(1000000000)),
                                .tv_nsec = (long)(end % UINT64_C(1000000000))};
@@ -262,7 +265,8 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
       (void)pthread_cond_timedwait(&e->cond, &world->lock, &t);
     now = emutrans_now();
   }
-  opipe_status status = emutrans_check(world, err);
+  if (status >= 0)
+    status = emutrans_check(world, err);
   if (status == OPIPE_OK)
     status = emutrans_not_noting(e, "wait", err);
   const bool moved = e->count != seen || now >= e->next_ns;

@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 enum { FAULTS_MOST = 16, OPS_MOST = OPIPE_BATCH_MOST, ALIGN = 16 };
+enum { AGAIN_NS = 20000 }; /* after which an event is looked at again */
 
 struct opipe_instance {
   const opipe_host *host;
@@ -51,6 +52,8 @@ typedef struct cell {
   bool orders[2];      /* by side: the operation is of a batch that queues */
   uint64_t begun[2];   /* by side: q + 1 of the latest operation that was tried */
   uint64_t number[2];  /* by side: its place in the channel */
+  uint64_t
+      through[2]; /* by side: q + 1 of the latest whose batch on a lane by the clock has ended */
 } cell;
 
 /* What is matched in order under the rules edge (from -> to) and pair (from < to). */
@@ -82,6 +85,8 @@ struct opipe_stream {
   uint64_t n_opened; /* of its endpoint, when it was opened */
 };
 
+typedef struct clock_lane clock_lane; /* lanes.c */
+
 struct opipe_endpoint {
   opipe_world *world;
   const opipe_backend *backend;
@@ -105,10 +110,12 @@ struct opipe_endpoint {
   /* batches that queue (queued.c) */
   opipe_device *device;
   opipe_queue *lane;     /* does the rank's batches one after the other; NULL: there is none */
+  opipe_queue **from;    /* [n_ranks] copies what comes from a peer; NULL: not opened */
   opipe_event *started;  /* recorded where the lane has come to the batch at hand */
   bool orders;           /* the batch at hand queues: every operation has brought `done` */
   bool settled;          /* all `done` of it are recorded */
   bool queued[OPS_MOST]; /* of operation i: the lane has it */
+  clock_lane *clock;     /* batches where messages take time (lanes.c); NULL: there is none */
 };
 
 struct opipe_memory {
@@ -123,9 +130,10 @@ typedef struct member {
 } member;
 
 typedef struct reduction {
-  opipe_circle base;          /* its members: member */
-  uint64_t n_given, n_summed; /* n_given: contributions since the start */
-  uint64_t at_ns;             /* when the round at hand has taken its time */
+  opipe_circle base;                   /* its members: member */
+  uint64_t n_given, n_begun, n_summed; /* n_given: contributions since the start; rounds that have
+                                          begun, that are over */
+  uint64_t at_ns;                      /* when the round at hand has taken its time */
 } reduction;
 
 struct opipe_world {
@@ -195,6 +203,8 @@ opipe_status emutrans_collect_test(opipe_collective *collective, uint64_t sequen
 /* What was offered is sent once its receive stands; lock held. */
 opipe_status emutrans_meet(opipe_world *world, wire *wire, cell *c, uint64_t sequence,
                            opipe_error *err);
+/* The endpoint is to look again at that time; lock held. */
+void emutrans_look_at(opipe_endpoint *endpoint, uint64_t ns);
 /* Copies message `sequence` if its time has come; lock held. */
 opipe_status emutrans_move(opipe_stream *stream, cell *c, uint64_t sequence, opipe_error *err);
 
@@ -212,6 +222,8 @@ opipe_status emutrans_batch_done(opipe_stream *stream, uint64_t sequence, opipe_
 /* STATE: a batch is open. */
 opipe_status emutrans_not_noting(const opipe_endpoint *endpoint, const char *what,
                                  opipe_error *err);
+/* An operation whose cell is filled in stands, or is offered: from here on its peer sees it. */
+opipe_status emutrans_start(const opipe_endpoint *endpoint, const operation *op, opipe_error *err);
 opipe_status emutrans_batch_begin(opipe_endpoint *endpoint, opipe_error *err);
 opipe_status emutrans_batch_end(opipe_endpoint *endpoint, opipe_error *err);
 void emutrans_forget(opipe_stream *stream);
@@ -233,6 +245,27 @@ opipe_status emutrans_queue_move(opipe_endpoint *endpoint, opipe_error *err);
 static inline bool emutrans_is_queued(const cell *c) {
   return c->orders[0] && c->orders[1];
 }
+
+/* lanes.c; lock held but in open and close; by the endpoint's own thread */
+opipe_status emutrans_clock_open(opipe_endpoint *endpoint, opipe_error *err);
+void emutrans_clock_close(opipe_endpoint *endpoint);
+/* May another batch be opened? PENDING: not now. */
+opipe_status emutrans_clock_ready(opipe_endpoint *endpoint, opipe_error *err);
+/* Does the lane take the next operation of the batch at hand? orders: it brings `done`, and whoever
+ * uses its region waits for that. */
+bool emutrans_clock_takes(const opipe_endpoint *endpoint, bool orders);
+opipe_status emutrans_clock_note(opipe_endpoint *endpoint, const operation *op, void *data,
+                                 uint64_t n_bytes, opipe_event *ready, opipe_event *done,
+                                 bool orders, opipe_error *err);
+/* The batch at hand has ended. */
+void emutrans_clock_end(opipe_endpoint *endpoint);
+/* Carries on with the lane's batches. PENDING: one is under way. */
+opipe_status emutrans_clock_move(opipe_endpoint *endpoint, opipe_error *err);
+/* Has the lane the operation, whose batch has not ended? */
+bool emutrans_clock_has(const opipe_endpoint *endpoint, const opipe_stream *stream,
+                        uint64_t sequence);
+bool emutrans_clock_is_empty(const opipe_endpoint *endpoint);
+void emutrans_clock_forget(const opipe_stream *stream);
 
 /* streams.c */
 opipe_status emutrans_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions and collects in modelled time: once every member has given its values, they are over
+/* Reductions and collects in modelled time: once every member has given its values, and its device
+ * has made them (a member that gives them waits for neither), they are over
  * after the time that they take over a ring of the n members (an all-reduce 2 (n - 1) messages of a
  * n-th of the bytes each, the others n - 1 messages of the largest part each), behind the bytes of
  * others in which one of their ranks takes part; whoever looks first then adds up, member after
@@ -215,20 +216,54 @@ static opipe_status give(const opipe_group *group, const opipe_collect *what, ui
   opipe_status status = find_list(group->endpoint, what->from, what->n_from, me->from, err);
   if (status == OPIPE_OK)
     status = find_list(group->endpoint, what->to, what->n_to, me->to, err);
-  if (status == OPIPE_OK && what->ready != NULL)
-    status = group->endpoint->backend->event_poll(what->ready, err);
   if (status != OPIPE_OK)
     return status;
   me->what = *what;
   me->n_values = n_values;
-  if (++r->n_given != ++me->given * r->base.n)
+  ++me->given;
+  if (++r->n_given < me->given * r->base.n)
     return OPIPE_OK;
+  for (uint32_t i = 0; i < r->base.n; ++i)
+    emutrans_ring_locked(world, r->base.ranks[i]);
+  return OPIPE_OK;
+}
+
+/* PENDING: a member's device has not made its values. */
+static opipe_status poll_readies(const opipe_group *group, opipe_error *err) {
+  opipe_endpoint *own = group->endpoint;
+  for (uint32_t i = 0; i < group->reduction->base.n; ++i) {
+    member *m = members_of(group) + i;
+    const opipe_endpoint *e = own->world->endpoints[group->reduction->base.ranks[i]];
+    if (m->what.ready == NULL)
+      continue;
+    const opipe_status status =
+        e == NULL ? (opipe_status)OPIPE_PENDING : e->backend->event_poll(m->what.ready, err);
+    if (status == OPIPE_PENDING)
+      emutrans_look_at(own, emutrans_now() + AGAIN_NS);
+    if (status < 0 && e != own)
+      return OPIPE_PENDING; /* that rank knows more about it */
+    if (status != OPIPE_OK)
+      return status;
+    m->what.ready = NULL;
+  }
+  return OPIPE_OK;
+}
+
+/* The round takes its time from when all values are there. */
+static opipe_status begin_round(const opipe_group *group, uint64_t sequence, opipe_error *err) {
+  reduction *r = group->reduction;
+  const opipe_world *world = group->endpoint->world;
+  if (r->n_begun > sequence)
+    return OPIPE_OK;
+  const opipe_status status = poll_readies(group, err);
+  if (status != OPIPE_OK)
+    return status;
+  r->n_begun = sequence + 1;
   r->at_ns = end_of_round(group);
   for (uint32_t i = 0; i < r->base.n; ++i) {
     opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
-    if (e != NULL && r->at_ns < e->next_ns)
-      e->next_ns = r->at_ns; /* a waiter wakes for it */
-    emutrans_ring_locked(world, r->base.ranks[i]);
+    if (e != NULL)
+      emutrans_look_at(e, r->at_ns); /* a waiter wakes for it */
   }
   return OPIPE_OK;
 }
@@ -240,11 +275,13 @@ static opipe_status do_round(const opipe_group *group, uint64_t sequence, opipe_
   const uint32_t n = r->base.n;
   if (r->n_given < (sequence + 1) * n)
     return OPIPE_PENDING;
-  const opipe_status status = agree(group, sequence, err);
-  if (status < 0)
+  opipe_status status = agree(group, sequence, err);
+  if (status == OPIPE_OK)
+    status = begin_round(group, sequence, err);
+  if (status != OPIPE_OK)
     return status;
   if (emutrans_now() < r->at_ns) {
-    e->next_ns = r->at_ns < e->next_ns ? r->at_ns : e->next_ns;
+    emutrans_look_at(e, r->at_ns);
     return OPIPE_PENDING;
   }
   for (uint32_t i = 0; i < n; ++i) {

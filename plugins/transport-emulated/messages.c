@@ -60,14 +60,12 @@ static uint64_t arrival(opipe_world *world, wire *w, uint64_t sequence, uint64_t
   return at;
 }
 
-/* The endpoint must look again at `ns`. */
-static void look_at(opipe_endpoint *e, uint64_t ns) {
+void emutrans_look_at(opipe_endpoint *e, uint64_t ns) {
   if (ns < e->next_ns)
     e->next_ns = ns;
 }
 
 opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_error *err) {
-  enum { AGAIN_NS = 20000 };
   const uint64_t now = emutrans_now();
   if (c->arrived > sequence)
     return OPIPE_OK;
@@ -78,7 +76,7 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
   if (c->after != NULL) {
     const opipe_status after = s->wire->dst_backend->event_poll(c->after, err);
     if (after == OPIPE_PENDING)
-      look_at(s->endpoint, now + AGAIN_NS);
+      emutrans_look_at(s->endpoint, now + AGAIN_NS);
     if (after < 0 && (s->sides & 2u) == 0)
       return OPIPE_PENDING; /* the receiver's rank knows more about it */
     if (after != OPIPE_OK)
@@ -88,7 +86,7 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
   if (c->ready != NULL) {
     const opipe_status ready = s->wire->src_backend->event_poll(c->ready, err);
     if (ready == OPIPE_PENDING)
-      look_at(s->endpoint, now + AGAIN_NS);
+      emutrans_look_at(s->endpoint, now + AGAIN_NS);
     if (ready < 0 && (s->sides & 1u) == 0)
       return OPIPE_PENDING; /* the sender's device has failed: its rank knows more about it */
     if (ready != OPIPE_OK)
@@ -97,7 +95,7 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
     c->at_ns = arrival(s->endpoint->world, s->wire, sequence, c->n_bytes);
   }
   if (c->at_ns > now) {
-    look_at(s->endpoint, c->at_ns);
+    emutrans_look_at(s->endpoint, c->at_ns);
     return OPIPE_PENDING;
   }
   if (c->n_bytes != 0)
@@ -150,6 +148,10 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
     status = emutrans_address(s->endpoint, region, &target, err);
   if (status < 0)
     return status;
+  if (emutrans_clock_takes(s->endpoint, orders)) {
+    const operation op = {s, sequence, 1};
+    return emutrans_clock_note(s->endpoint, &op, target, region->n_bytes, ready, done, orders, err);
+  }
   if (c->posted > sequence) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "recv of message %llu: message %llu of the same slot was posted before",
@@ -211,6 +213,11 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
     status = emutrans_address(s->endpoint, region, &source, err);
   if (status < 0)
     return status;
+  if (emutrans_clock_takes(s->endpoint, done != NULL)) {
+    const operation op = {s, sequence, 0};
+    return emutrans_clock_note(s->endpoint, &op, source, region->n_bytes, ready, done, done != NULL,
+                               err);
+  }
   status = emutrans_begin(s, c, sequence, 0, err);
   if (status == OPIPE_OK && !s->endpoint->noting && c->posted != sequence + 1)
     status = OPIPE_PENDING;
@@ -239,17 +246,15 @@ opipe_status emutrans_send(opipe_stream *s, uint64_t sequence, const opipe_regio
   return status;
 }
 
-opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
-  opipe_world *world = s->endpoint->world;
+/* By side: has the operation's batch on a lane by the clock ended? */
+static bool is_through(const opipe_stream *s, const cell *c, uint64_t sequence) {
+  return ((s->sides & 1u) != 0 && c->through[0] > sequence) ||
+         ((s->sides & 2u) != 0 && c->through[1] > sequence);
+}
+
+static opipe_status test_locked(opipe_stream *s, uint64_t sequence, opipe_error *err) {
   cell *c = emutrans_cell(s, sequence);
-  pthread_mutex_lock(&world->lock);
-  opipe_status status = emutrans_check(world, err);
-  if (status == OPIPE_OK)
-    status = emutrans_not_noting(s->endpoint, "test", err);
-  if (status == OPIPE_OK)
-    emutrans_close_group(s->endpoint);
-  if (status == OPIPE_OK)
-    status = emutrans_queue_move(s->endpoint, err);
+  opipe_status status = emutrans_queue_move(s->endpoint, err);
   if (status >= 0) /* of an earlier batch, perhaps */
     status = emutrans_move(s, c, sequence, err);
   if (status == OPIPE_OK)
@@ -258,6 +263,25 @@ opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err)
     status = emutrans_record(s->endpoint, &c->send_done, err);
   if (status == OPIPE_OK && (s->sides & 2u) != 0 && c->posted == sequence + 1)
     status = emutrans_record(s->endpoint, &c->recv_done, err);
-  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+opipe_status emutrans_test(opipe_stream *s, uint64_t sequence, opipe_error *err) {
+  opipe_endpoint *e = s->endpoint;
+  pthread_mutex_lock(&e->world->lock);
+  opipe_status status = emutrans_check(e->world, err);
+  if (status == OPIPE_OK)
+    status = emutrans_not_noting(e, "test", err);
+  if (status == OPIPE_OK) {
+    emutrans_close_group(e);
+    status = emutrans_clock_move(e, err);
+  }
+  if (status >= 0 && is_through(s, emutrans_cell(s, sequence), sequence))
+    status = OPIPE_OK;
+  else if (status >= 0 && emutrans_clock_has(e, s, sequence))
+    status = OPIPE_PENDING;
+  else if (status >= 0)
+    status = test_locked(s, sequence, err);
+  pthread_mutex_unlock(&e->world->lock);
   return status;
 }

@@ -2,10 +2,12 @@
 /* Batches that nobody waits for on the host. A rank on whose device work is queued has a lane, a
  * queue of its device that does its batches one after the other, as NCCL's stream does:
  *
- *   lane of rank a   wait for a's readies, record `started` ── wait for b's copy ── record `done`
- *   lane of rank b   the same ── wait for a's `started`, copy, record `copied` ───── record `done`
+ *   lane of rank a   wait for a's readies, record `started` ── wait for `copied` ── record `done`
+ *   lane of rank b   the same
+ *   b's queue for a  wait for both `started`, copy, record `copied`
  *
- * An event can be waited for only once it is recorded, so a rank's part of a message is queued when
+ * A rank has a queue for what comes from each peer, so that no message waits for another peer. An
+ * event can be waited for only once it is recorded, so a rank's part of a message is queued when
  * both ends have been issued, and the next batch begins when all of this one is queued. Only where
  * messages take no modelled time: a lane cannot wait for a clock. World's lock held everywhere.
  */
@@ -21,17 +23,28 @@ opipe_status emutrans_lane_open(opipe_endpoint *e, const opipe_endpoint_params *
                                 opipe_error *err) {
   const options *o = &e->world->options;
   e->device = params->device;
-  if (o->rule != OPIPE_RULE_GROUPED || !is_timeless(o) || e->backend == NULL || e->queue == NULL)
+  if (!is_timeless(o))
+    return emutrans_clock_open(e, err);
+  if (o->rule != OPIPE_RULE_GROUPED || e->backend == NULL || e->queue == NULL)
     return OPIPE_OK;
+  e->from = opipe_zeroed(e->world->host, "a lane", e->world->n_ranks * sizeof *e->from, ALIGN, err);
+  if (e->from == NULL)
+    return OPIPE_E_NOMEM;
   const opipe_status status = e->backend->event_create(e->device, &e->started, err);
   return status < 0 ? status : e->backend->queue_open(e->device, &e->lane, err);
 }
 
 void emutrans_lane_close(opipe_endpoint *e) {
-  if (e->started == NULL)
-    return;
-  e->backend->queue_close(e->lane);
-  e->backend->event_destroy(e->started);
+  emutrans_clock_close(e);
+  for (uint32_t r = 0; r < e->world->n_ranks && e->from != NULL; ++r) {
+    if (e->from[r] != NULL)
+      e->backend->queue_close(e->from[r]);
+  }
+  opipe_free(e->world->host, e->from, e->world->n_ranks * sizeof *e->from, ALIGN);
+  if (e->lane != NULL)
+    e->backend->queue_close(e->lane);
+  if (e->started != NULL)
+    e->backend->event_destroy(e->started);
 }
 
 static cell *cell_at(const opipe_stream *s, uint32_t i) {
@@ -41,10 +54,13 @@ static cell *cell_at(const opipe_stream *s, uint32_t i) {
 opipe_status emutrans_cells_open(const opipe_stream *s, opipe_error *err) {
   const opipe_endpoint *e = s->endpoint;
   opipe_status status = OPIPE_OK;
-  for (uint32_t i = 0; i < s->wire->base.params.depth && status >= 0; ++i) {
-    if ((s->sides & 2u) != 0 && e->lane != NULL)
-      status = e->backend->event_create(e->device, &cell_at(s, i)->copied, err);
-  }
+  if ((s->sides & 2u) == 0 || e->lane == NULL)
+    return OPIPE_OK;
+  opipe_queue **from = &e->from[s->wire->base.params.src_rank];
+  if (*from == NULL)
+    status = e->backend->queue_open(e->device, from, err);
+  for (uint32_t i = 0; i < s->wire->base.params.depth && status >= 0; ++i)
+    status = e->backend->event_create(e->device, &cell_at(s, i)->copied, err);
   if (status < 0)
     emutrans_cells_close(s);
   return status;
@@ -99,16 +115,22 @@ opipe_status emutrans_queue_batch(opipe_endpoint *e, opipe_error *err) {
 /* Queues the receiver's part of a message whose ends have both been issued. */
 static opipe_status queue_copy(const opipe_endpoint *e, const operation *op, opipe_error *err) {
   cell *c = cell_of(op);
-  const opipe_endpoint *from = e->world->endpoints[op->stream->wire->base.params.src_rank];
+  const uint32_t src = op->stream->wire->base.params.src_rank;
+  const opipe_endpoint *from = e->world->endpoints[src];
+  opipe_queue *queue = e->from[src];
   opipe_region to = c->to;
   to.n_bytes = c->n_bytes;
   if (from == NULL)
     return OPIPE_PENDING; /* it was closed: the world ends */
-  opipe_status status = e->backend->event_wait(e->lane, from->started, err);
-  if (status >= 0 && to.n_bytes != 0)
-    status = e->backend->write(e->lane, &to, c->source, err);
+  opipe_status status = e->backend->event_wait(queue, e->started, err);
   if (status >= 0)
-    status = e->backend->event_record(e->lane, c->copied, err);
+    status = e->backend->event_wait(queue, from->started, err);
+  if (status >= 0 && to.n_bytes != 0)
+    status = e->backend->write(queue, &to, c->source, err);
+  if (status >= 0)
+    status = e->backend->event_record(queue, c->copied, err);
+  if (status >= 0)
+    status = e->backend->event_wait(e->lane, c->copied, err);
   if (status >= 0)
     c->arrived = op->sequence + 1;
   return status;

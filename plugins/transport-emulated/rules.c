@@ -55,6 +55,11 @@ static opipe_status join_group(opipe_stream *s, cell *c, uint64_t sequence, uint
     return OPIPE_OK;
   if (c->begun[side] > c->arrived)
     return OPIPE_PENDING;
+  if (!emutrans_clock_is_empty(e)) {
+    const opipe_status status = emutrans_clock_move(e, err);
+    if (status != OPIPE_OK)
+      return status;
+  }
   if (e->group_closed) {
     const opipe_status status = group_complete(e, err);
     if (status != OPIPE_OK)
@@ -141,6 +146,8 @@ static opipe_status begin_batch(opipe_endpoint *e, opipe_error *err) {
     status = emutrans_not_noting(e, "batch_begin", err);
   if (status == OPIPE_OK)
     status = group_complete(e, err);
+  if (status == OPIPE_OK)
+    status = emutrans_clock_ready(e, err);
   if (status != OPIPE_OK)
     return status;
   e->n_ops = 0;
@@ -156,9 +163,7 @@ opipe_status emutrans_batch_begin(opipe_endpoint *e, opipe_error *err) {
   return status;
 }
 
-/* From here on its peers see it. */
-static opipe_status start_operation(const opipe_endpoint *e, const operation *op,
-                                    opipe_error *err) {
+opipe_status emutrans_start(const opipe_endpoint *e, const operation *op, opipe_error *err) {
   wire *w = op->stream->wire;
   cell *c = emutrans_cell(op->stream, op->sequence);
   if (op->side == 0) {
@@ -192,9 +197,13 @@ static opipe_status end_batch(opipe_endpoint *e, opipe_error *err) {
   if (status == OPIPE_OK)
     status = emutrans_queue_batch(e, err);
   for (uint32_t i = 0; i < e->n_ops && status == OPIPE_OK; ++i)
-    status = start_operation(e, &e->ops[i], err);
+    status = emutrans_start(e, &e->ops[i], err);
   if (status == OPIPE_OK)
     status = queue_with_peers(e, err);
+  emutrans_clock_end(e);
+  if (status == OPIPE_OK)
+    status = emutrans_clock_move(e, err);
+  status = status < 0 ? status : OPIPE_OK;
   e->group_closed = e->batched = true;
   e->noting = false;
   return status;
@@ -224,6 +233,7 @@ void emutrans_close_group(opipe_endpoint *e) {
 void emutrans_forget(opipe_stream *s) {
   opipe_endpoint *e = s->endpoint;
   uint32_t kept = 0;
+  emutrans_clock_forget(s);
   for (uint32_t i = 0; i < e->n_ops; ++i) {
     if (e->ops[i].stream == s)
       continue;

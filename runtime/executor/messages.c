@@ -272,7 +272,8 @@ opipe_status opi_messages_batch(opi_rank *rank, const opi_step *steps, uint32_t 
 
 /* ---- the writer's memory ---- */
 
-/* A send of a queued batch: what the rank queues from now on waits for it. */
+/* A send of a queued batch: what the rank queues from now on waits for it. The seat may have none
+ * left, and then leaves the busy ones, as it would come among them twice. */
 static opipe_status order(opi_rank *rank, opi_seat *seat, uint32_t index, opipe_error *err) {
   const opi_waiting_send waiting = seat->waiting[index];
   const opipe_status status = deliver(seat->shape, &seat->waiting[index], err);

@@ -17,7 +17,12 @@
  *
  * Where inputs or outputs travel (session flags), the first ranks of process 0 and of each other
  * process have a lane of values, too: parts of inputs out of process 0, parts of outputs into it,
- * request after request, packed into letters VALUES.
+ * request after request, packed into letters VALUES. They are no messages of the lists: a plan does
+ * not say who has the inputs, so one hash and one proof hold for threads, for processes that read
+ * them, and for those that get them. As messages, labels would tie rank 0's batches to the last
+ * stage's, a pipeline's depth apart, or cost the memory of a whole mini-batch; and a request whose
+ * inputs fail to come could not be withdrawn before it begins. Letters wait for no list, so they
+ * need no proof.
  *
  * Letters are written and read on a rank's own thread. Where messages are matched by tag or stream
  * they go through the transport, between the messages of the lists, out of buffers of the rank.

@@ -74,7 +74,7 @@ WRONG = [
     (changed(["links", 0, "rule"], "fifo"), "links[0]: \"rule\" is 'fifo'; known rules are tag, stream, edge, pair, blocking and"),
     (changed(["links", 0, "latency_ns"], 1e16), "links[0]: \"latency_ns\" is 1e+16; it must be 0, or from 0 to 1e+15"),
     (changed(["links", 0, "bandwidth"], 2e18), "links[0]: \"bandwidth\" is 2e+18; it must be 0, or from 1 to 1e+18"),
-    (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; known flags are direct, reduces, emulated, unordered and scattered"),
+    (changed(["links", 0, "flags"], ["near"]), "links[0]: \"flags\" holds 'near'; known flags are direct, reduces, emulated, collectives, queued, machines, unordered and scattered"),
     (changed(["links", 0, "max_ranks"], 8), "transport 'imagined' supports at most 8 ranks, the plan has 64"),
     (changed(["devices", 1, "memory_bytes"], 1000), "rank 32 (stage 32) needs "),
 ]

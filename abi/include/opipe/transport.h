@@ -349,7 +349,7 @@ typedef struct opipe_transport {
    * receive once `done` is recorded, and whoever reads the region makes its queue wait for `done`.
    * A transport with this slot takes sends that are given `done` in a batch in the same way: OK
    * once `done` is recorded, and nobody writes to the region before `done` has completed; its
-   * batch_begin is PENDING until all such events of the earlier batch are recorded, not longer.
+   * batch_begin is PENDING at most until all such events of earlier batches are recorded.
    * Outside batches it may answer PENDING until `ready` has completed. The core uses it under the
    * rule GROUPED, in batches, on asynchronous devices. NULL: there the core waits, in front of a
    * batch, for the device's queued work. [step:endpoint] */

@@ -101,11 +101,13 @@ static opipe_status use_host(colouring *c, uint32_t group) {
   for (uint32_t copy = 0; copy < c->n_copies; ++copy) {
     const uint32_t device = device_of(c, p->group_lists[g->first], copy);
     const opi_device_class *class_ = &p->cluster->classes[p->cluster->class_of[device]];
-    const double ns =
-        class_->host_bandwidth > 0 ? (double)g->n_bytes / class_->host_bandwidth * 1e9 : 0;
+    const double own =
+        p->host_bytes_per_ns == NULL ? 0 : p->host_bytes_per_ns[p->group_lists[g->first]];
+    const double rate = class_->host_bandwidth > 0 ? class_->host_bandwidth * 1e-9 : own;
+    const double ns = rate > 0 ? (double)g->n_bytes / rate : 0;
     c->usage_first[group * c->n_copies + copy] = c->n_usages;
     c->group_ns[group] = ns > c->group_ns[group] ? ns : c->group_ns[group];
-    if (class_->host_bandwidth <= 0) {
+    if (rate <= 0) {
       return opi_fail(c->err, OPIPE_E_INVALID,
                       "device %u (%s) of rank %u offloads %llu bytes, but the cluster gives no "
                       "\"host_bandwidth\" of it",

@@ -182,14 +182,15 @@ static opipe_status number_meetings(builder *b) {
 static opi_play_group make_group(const opi_playlist_group *from, uint32_t algorithm,
                                  uint32_t first) {
   static const uint32_t ops[OPI_PLAY_HOWS] = {OPI_OP_ALL_REDUCE, OPI_OP_ALL_GATHER,
-                                              OPI_OP_REDUCE_SCATTER};
+                                              OPI_OP_REDUCE_SCATTER, OPI_STASH_OUT, OPI_STASH_IN};
   return (opi_play_group){.op = ops[from->how],
                           .algorithm = from->waits ? 0 : algorithm,
                           .times = from->waits ? 0 : 1,
                           .n_bytes = from->n_bytes,
+                          .kept_bytes = from->how >= OPI_PLAY_OUT ? (double)from->n_bytes : 0,
                           .first = first,
                           .n_lists = from->n_ranks,
-                          .over_tensor = from->each};
+                          .over_tensor = from->each && from->how < OPI_PLAY_OUT};
 }
 
 /* Makes the collectives of each group in every mini-batch. */
@@ -314,6 +315,32 @@ static opipe_status allocate(builder *b) {
                             : OPIPE_OK;
 }
 
+/* What the plan knows of its devices, where the cluster gives no rate of copies to the host. */
+static opipe_status find_rates(builder *b) {
+  const uint32_t n_ranks = b->plan->n_ranks;
+  double *rates = OPI_ARENA_ARRAY(b->arena, double, n_ranks);
+  if (rates == NULL)
+    return opi_fail_nomem(b->err, n_ranks * sizeof *rates, "a simulation");
+  for (uint32_t rank = 0; rank < n_ranks; ++rank)
+    rates[rank] = opi_device_host_rate(&b->plan->devices[rank]);
+  b->play->host_bytes_per_ns = rates;
+  return OPIPE_OK;
+}
+
+/* A rank that is occupied by its messages has no lane. */
+static opipe_status find_lanes(builder *b, const opi_cluster *cluster) {
+  const uint32_t n_ranks = b->plan->n_ranks;
+  bool any = false, *lanes = OPI_ARENA_ARRAY(b->arena, bool, n_ranks);
+  if (lanes == NULL)
+    return opi_fail_nomem(b->err, n_ranks * sizeof *lanes, "a simulation");
+  for (uint32_t rank = 0; rank < n_ranks && cluster->occupies == OPI_OCCUPIES_LINK; ++rank) {
+    lanes[rank] = opi_rank_has_lane(b->plan, rank);
+    any = any || lanes[rank];
+  }
+  b->play->lanes = any ? lanes : NULL;
+  return OPIPE_OK;
+}
+
 static opipe_status build(builder *b, const opi_order_play *how) {
   opi_play *play = b->play;
   const uint32_t n_ranks = b->plan->n_ranks;
@@ -338,6 +365,8 @@ static opipe_status build(builder *b, const opi_order_play *how) {
     OPI_TRY(build_rank(b, rank));
   }
   first[n_ranks] = b->n_ops;
+  OPI_TRY(find_lanes(b, how->cluster));
+  OPI_TRY(find_rates(b));
   play->device = device;
   play->list_first = first;
   play->ops = b->ops;
@@ -355,7 +384,9 @@ static bool is_each(const builder *b, const opi_playlist_item *item) {
 static opi_do label_of(const builder *b, const opi_playlist_item *item) {
   static const uint8_t group_kinds[OPI_PLAY_HOWS][2] = {{OPI_DO_SUM_F, OPI_DO_SUM_B},
                                                         {OPI_DO_GATHER_F, OPI_DO_GATHER_B},
-                                                        {OPI_DO_SCATTER_F, OPI_DO_SCATTER_B}};
+                                                        {OPI_DO_SCATTER_F, OPI_DO_SCATTER_B},
+                                                        {OPI_DO_OFFLOAD, OPI_DO_OFFLOAD},
+                                                        {OPI_DO_RELOAD, OPI_DO_RELOAD}};
   static const uint8_t passes[OPI_PROGRAMS] = {OPI_DO_F, OPI_DO_B, OPI_DO_I, OPI_DO_W, OPI_DO_F};
   if (item->kind == OPI_PLAY_BATCH)
     ++item;

@@ -28,14 +28,17 @@ typedef struct player {
   opi_play_classes classes;
   opi_clock clock;
   opi_flows flows;
-  uint32_t *at;        /* [ranks] operation */
-  uint32_t *turn;      /* [ranks] operation that began the endpoint's current work: see begin() */
-  uint32_t *batch_end; /* [ranks] the current batch ends before this operation */
-  bool *open;          /* [ranks] the current work may still be joined */
-  transfer *transfers; /* [(n_messages + n_collectives) * n_classes] */
-  queue *queues;       /* [flows] */
-  uint32_t *members;   /* [n_groups * n_classes] ranks that a collective joins */
-  uint32_t n_ranks;
+  uint32_t *at;          /* [ranks] operation */
+  uint32_t *turn;        /* [ranks] operation that began the endpoint's current work: see begin() */
+  uint32_t *batch_end;   /* [ranks] the current batch ends before this operation */
+  bool *open;            /* [ranks] the current work may still be joined */
+  transfer *transfers;   /* [(n_messages + n_collectives) * n_classes] */
+  queue *queues;         /* [flows] */
+  opi_batch_lanes lanes; /* operation: its index */
+  double *through;   /* [2 * messages * n_classes] when the batches on lanes of its sender and its
+                        receiver have ended; NEVER: not yet */
+  uint32_t *members; /* [n_groups * n_classes] ranks that a collective joins */
+  uint32_t n_ranks, n_transfers;
   opipe_error *err;
 } player;
 
@@ -72,14 +75,20 @@ static uint32_t flow_of(const player *p, uint32_t t) {
   return flow * n + t % n;
 }
 
-/* Wakes every rank that may wait for the transfer: the sender before the receiver, members of a
- * group in order. */
+static void wake(player *p, uint32_t rank, uint32_t t, double at) {
+  opi_clock_wake(&p->clock, rank, t, at);
+  if (opi_batch_lanes_has(&p->lanes, rank))
+    opi_clock_wake(&p->clock, p->n_ranks + rank, t, at);
+}
+
+/* Wakes every rank that may wait for the transfer, and its lane: the sender before the receiver,
+ * members of a group in order. */
 static void wake_all(player *p, uint32_t t, double at) {
   const uint32_t n = p->classes.n_classes, index = t / n, class = t % n;
   if (index < p->play->n_messages) {
     const opi_play_stream *s = &p->play->streams[p->play->message_stream[index]];
-    opi_clock_wake(&p->clock, s->src * n + class, t, at);
-    opi_clock_wake(&p->clock, s->dst * n + class, t, at);
+    wake(p, s->src * n + class, t, at);
+    wake(p, s->dst * n + class, t, at);
     return;
   }
   const opi_play_group *g =
@@ -147,6 +156,72 @@ static bool note_end(player *p, uint32_t t, uint32_t end, double now) {
   return true;
 }
 
+/* The rank's end of a message is there; it counts the bytes that it sends. */
+static void send_end(player *p, uint32_t rank, uint32_t t, double now) {
+  const uint32_t stream = p->play->message_stream[t / p->classes.n_classes];
+  if (note_end(p, t, SENT, now))
+    p->out->sent_bytes[rank] += p->play->streams[stream].n_bytes;
+}
+
+/* ---- lanes ---- */
+
+static uint32_t message_at(const player *p, uint32_t rank, uint64_t op) {
+  return message_of(p, p->play->ops[op].index, rank % p->classes.n_classes);
+}
+
+static void begin_operation(void *ctx, uint32_t rank, uint64_t op, double now) {
+  player *p = ctx;
+  const uint32_t t = message_at(p, rank, op);
+  if (p->play->ops[op].kind == OPI_PLAY_SEND)
+    send_end(p, rank, t, now);
+  else
+    (void)note_end(p, t, POSTED, now);
+}
+
+static double arrival(void *ctx, uint32_t actor, uint32_t rank, uint64_t op) {
+  player *p = ctx;
+  const uint32_t t = message_at(p, rank, op);
+  const double arrived = p->transfers[t].arrived;
+  return arrived == NEVER ? opi_clock_wait(&p->clock, actor, t) : arrived;
+}
+
+static void end_operation(void *ctx, uint32_t rank, uint64_t op, double now) {
+  player *p = ctx;
+  const bool receives = p->play->ops[op].kind == OPI_PLAY_POST;
+  const uint32_t through = 2 * message_at(p, rank, op) + receives;
+  p->through[through] = now;
+  opi_clock_wake(&p->clock, rank, p->n_transfers + through, now);
+}
+
+/* The rank comes to a batch, or to an operation that stands alone, and goes on. Returns the number
+ * of its operations, with that of the batch itself; 0: the operation is none, or the rank has no
+ * lane. */
+static uint32_t issue(player *p, uint32_t rank, double now) {
+  const uint32_t n = p->classes.n_classes, at = p->at[rank];
+  const opi_play_op *op = &p->play->ops[at];
+  const bool batch = op->kind == OPI_PLAY_BATCH;
+  if ((!batch && op->kind != OPI_PLAY_SEND && op->kind != OPI_PLAY_POST) ||
+      !opi_batch_lanes_has(&p->lanes, rank))
+    return 0;
+  const uint32_t all = batch ? 1 + op->index : 1;
+  opi_batch_lanes_issue(&p->lanes, rank, at + batch, all - batch, now);
+  for (uint32_t i = at; i < at + all; ++i) {
+    const size_t slot = (size_t)i * n + rank % n;
+    p->out->start[slot] = p->out->end[slot] = now;
+  }
+  return all;
+}
+
+/* When the batch of the rank's end of a message has ended. */
+static double await_batch(player *p, uint32_t rank, uint32_t t, bool receives, double now) {
+  const double at = p->through[2 * t + receives];
+  if (at == NEVER)
+    return opi_clock_wait(&p->clock, rank, p->n_transfers + 2 * t + receives);
+  return at > now ? at : now;
+}
+
+/* ---- ranks without lanes ---- */
+
 static bool occupies_rank(const player *p) {
   return p->play->cluster->occupies == OPI_OCCUPIES_RANK;
 }
@@ -206,7 +281,6 @@ static double begin(player *p, uint32_t rank, double now) {
 /* A send outside a batch begins when its receive is posted. */
 static double run_send(player *p, uint32_t rank, uint32_t t, double now) {
   const transfer *x = &p->transfers[t];
-  const uint32_t stream = p->play->message_stream[t / p->classes.n_classes];
   const bool posted = (x->flags & POSTED) != 0 || is_batched(p, rank);
   if ((x->flags & SENT) == 0 && takes_turns(p)) {
     if (!posted)
@@ -215,8 +289,7 @@ static double run_send(player *p, uint32_t rank, uint32_t t, double now) {
       return NEVER;
     p->open[rank] = false;
   }
-  if (note_end(p, t, SENT, now))
-    p->out->sent_bytes[rank] += p->play->streams[stream].n_bytes;
+  send_end(p, rank, t, now);
   if (p->play->rule > OPI_RULE_STREAM && !posted)
     return stand(p, rank, t);
   return !occupies_rank(p) || x->arrived != NEVER ? now : stand(p, rank, t);
@@ -250,6 +323,8 @@ static double run_wait(player *p, uint32_t rank, uint32_t t, double now, bool co
 static double run_message_wait(player *p, uint32_t rank, const opi_play_op *op, double now,
                                bool copies) {
   const uint32_t t = message_of(p, op->index, rank % p->classes.n_classes);
+  if (opi_batch_lanes_has(&p->lanes, rank))
+    return await_batch(p, rank, t, op->kind == OPI_PLAY_WAIT, now);
   const double all = is_in_batch(p, rank, op->index) ? await_all(p, rank, now) : now;
   return all == NEVER ? NEVER : run_wait(p, rank, t, all, copies);
 }
@@ -293,11 +368,17 @@ static double run_op(player *p, uint32_t rank, const opi_play_op *op, double now
 static double act(void *ctx, uint32_t rank, double now) {
   player *p = ctx;
   const uint32_t n = p->classes.n_classes;
+  if (rank >= p->n_ranks)
+    return opi_batch_lanes_act(&p->lanes, rank, now);
   if (p->at[rank] == p->play->list_first[list_of(p, rank) + 1]) {
     p->out->finish_ns[rank] = now;
     p->out->makespan = now > p->out->makespan ? now : p->out->makespan;
     return OPI_CLOCK_STANDS;
   }
+  const uint32_t n_issued = issue(p, rank, now);
+  p->at[rank] += n_issued;
+  if (n_issued != 0)
+    return now;
   const size_t slot = (size_t)p->at[rank] * n + rank % n;
   if (p->out->start[slot] == NEVER)
     p->out->start[slot] = now;
@@ -321,6 +402,26 @@ static void count_members(const player *p) {
   }
 }
 
+static opipe_status open_clock(player *p) {
+  const opi_play *play = p->play;
+  const uint32_t n = p->classes.n_classes;
+  const opi_clock_rules rules = {act, end_flow, p, OPI_CLOCK_TIME};
+  const opi_batch_lane_rules lane_rules = {begin_operation, arrival, end_operation, p};
+  const size_t n_ends = play->lanes == NULL ? 0 : 2 * (size_t)play->n_messages * n;
+  bool *lanes = play->lanes == NULL ? NULL : OPI_ARENA_ARRAY(p->arena, bool, p->n_ranks);
+  p->through = OPI_ARENA_ARRAY(p->arena, double, n_ends);
+  if (p->through == NULL || (play->lanes != NULL && lanes == NULL))
+    return opi_fail_nomem(p->err, n_ends * sizeof(double), "a simulation");
+  for (size_t i = 0; i < n_ends; ++i)
+    p->through[i] = NEVER;
+  for (uint32_t rank = 0; rank < p->n_ranks && lanes != NULL; ++rank)
+    lanes[rank] = play->lanes[list_of(p, rank)];
+  OPI_TRY(opi_clock_open(p->n_ranks + opi_batch_lanes_actors(p->n_ranks, lanes), &rules, p->arena,
+                         &p->clock, p->err));
+  return opi_batch_lanes_open(p->n_ranks, lanes, &lane_rules, &p->clock, p->n_transfers + n_ends,
+                              p->arena, &p->lanes, p->err);
+}
+
 static opipe_status prepare(player *p) {
   const opi_play *play = p->play;
   opi_arena *arena = p->arena;
@@ -330,8 +431,8 @@ static opipe_status prepare(player *p) {
   const size_t n_messages = (size_t)play->n_messages * n;
   const size_t n_transfers = n_messages + (size_t)play->n_collectives * n;
   p->n_ranks = play->n_lists * n;
-  const opi_clock_rules rules = {act, end_flow, p, OPI_CLOCK_TIME};
-  OPI_TRY(opi_clock_open(p->n_ranks, &rules, arena, &p->clock, p->err));
+  p->n_transfers = (uint32_t)n_transfers;
+  OPI_TRY(open_clock(p));
   OPI_TRY(opi_flows_open(&p->classes, n_flows, &p->clock, &p->flows, p->err));
   opi_played *out = p->out;
   *out = (opi_played){.n_classes = n,
@@ -431,6 +532,8 @@ opipe_status opi_play_run(const opi_play *play, opi_arena *arena, opi_played *ou
   for (uint32_t rank = 0; rank < p.n_ranks; ++rank)
     p.at[rank] = p.turn[rank] = play->list_first[list_of(&p, rank)];
   OPI_TRY(opi_clock_run(&p.clock, err));
+  if (p.lanes.failed)
+    return opi_fail_nomem(err, sizeof(opi_lane_batch), "a simulation");
   OPI_TRY(check_end(&p));
   for (uint32_t rank = 0; rank < p.n_ranks; ++rank)
     measure_memory(&p, rank);

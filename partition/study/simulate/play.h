@@ -18,6 +18,7 @@
 #ifndef OPI_PLAY_H
 #define OPI_PLAY_H
 
+#include "partition/plan/lanes.h"
 #include "partition/plan/playlist.h"
 #include "partition/schedule/actions.h"
 #include "partition/study/cluster/cluster.h"
@@ -69,7 +70,11 @@ typedef struct opi_play {
   const uint32_t *group_lists;
   const uint32_t *collective_group; /* [n_collectives] */
   uint32_t n_streams, n_messages, n_groups, n_collectives;
-  uint32_t rule;     /* OPI_RULE_* */
+  const double *host_bytes_per_ns; /* [n_lists] of copies to the host, where the cluster gives none
+                                      of the device; NULL: those are errors */
+  uint32_t rule;                   /* OPI_RULE_* */
+  const bool *lanes; /* [n_lists] GROUPED: its ranks have lanes (partition/plan/lanes.h); NULL: none
+                        has one */
   bool posted_ahead; /* every message has room from the start: no POST, no RESERVE */
   bool apart;        /* tests: every copy is played */
 } opi_play;

@@ -50,9 +50,7 @@ uint64_t offload_bytes(const kit *k) {
 
 /* The word by which offloads refuse a schedule; NULL: they do not. */
 static const char *refusal(const kit_schedule *schedule) {
-  return (schedule->traits & KIT_SLICED) != 0   ? "token slices"
-         : (schedule->traits & KIT_HALVED) != 0 ? "backwards in halves"
-                                                : NULL;
+  return (schedule->traits & KIT_HALVED) != 0 ? "backwards in halves" : NULL;
 }
 
 static bool train_and_compare(kit *k, const kit_case *c, offload_count *count) {

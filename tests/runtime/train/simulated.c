@@ -47,6 +47,9 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"2bw", "blocking", QUARTERS, 4, 1, 4, 1, 2000, 4e6, .follow = true},
     {"1f1b", "grouped", QUARTERS, 4, 1, 8, 1, 2000, 1e6, .unequal = true},
     {"interleaved:chunks=2", "grouped", EIGHTHS, 4, 2, 8, 1, 2000, 4e6},
+    {"gpipe", "grouped", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
+    {"zb-h1", "grouped", QUARTERS, 4, 1, 8, 1, 2000, 2e6, .unequal = true},
+    {"chimera", "grouped", QUARTERS, 4, 1, 8, 1, 1000, 2e6},
     {"chimera", "tag", QUARTERS, 4, 1, 8, 1, 1000, 2e6},
     {"chimera:sync=eager", "tag", QUARTERS, 4, 1, 8, 1, 1000, 1e6},
     {"chimera:sync=eager-opt", "tag", QUARTERS, 4, 1, 8, 1, 1000, 2e6, .unequal = true},
@@ -58,7 +61,9 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"zb-h1", "blocking", HALVES, 4, 1, 4, 1, 500, 4e6, .tensor = 2},
     {"1f1b", "tag", HALVES, 4, 1, 4, 2, 500, 4e6, .tensor = 2},
     {"gpipe", "tag", NULL, 1, 1, 1, 2, 500, 200e6, .buckets = true, .shard = true},
-    {"1f1b", "tag", NULL, 2, 1, 2, 2, 500, 100e6, .buckets = true}};
+    {"1f1b", "tag", NULL, 2, 1, 2, 2, 500, 100e6, .buckets = true},
+    {"gpipe", "tag", HALVES, 2, 1, 8, 1, 1000, 4e6, .host_bandwidth = 4e6},
+    {"interleaved:chunks=2", "tag", QUARTERS, 2, 2, 8, 1, 1000, 4e6, .host_bandwidth = 4e6}};
 
 typedef struct trial {
   kit k;
@@ -215,6 +220,7 @@ static void describe(trial *t, const simulated_case *c) {
   static const char *const keys[] = {"forward_us", "backward_input_us", "backward_weight_us"};
   static const double weights[] = {0.6, 1.3, 1, 0.9, 1.5, 0.8};
   const double part = c->queued ? 0.125 : 1;
+  char host[60] = "";
   const double all[] = {part * FORWARD_MS, part * INPUT_MS, part * WEIGHT_MS};
   const uint32_t n = c->n_ranks / (c->tensor == 0 ? 1 : c->tensor) * c->chunks;
   int at = snprintf(t->device, TEXT, "compute=off%s", c->queued ? ",async=1" : "");
@@ -228,6 +234,10 @@ static void describe(trial *t, const simulated_case *c) {
     if (c->tensor == 0)
       at += put_times(t->device + at, TEXT - (size_t)at, keys[p], t->ms[p], n);
   }
+  if (c->host_bandwidth > 0) {
+    at += snprintf(t->device + at, TEXT - (size_t)at, ",host_bandwidth=%.0f", c->host_bandwidth);
+    (void)snprintf(host, sizeof host, ", \"host_bandwidth\": %.0f", c->host_bandwidth);
+  }
   t->costs = (opi_costs){
       .stage_forward = t->ms[0], .stage_input = t->ms[1], .stage_weight = t->ms[2], .n_stages = n};
   at = snprintf(t->transport, TEXT, "emulated:rule=%s,latency_us=%.0f", c->rule, c->latency_us);
@@ -237,11 +247,11 @@ static void describe(trial *t, const simulated_case *c) {
     (void)snprintf(t->transport + at, TEXT - (size_t)at, ",scattered=1");
   (void)snprintf(t->cluster, TEXT,
                  "{\"format\": \"onnx-pipe cluster 1\", \"devices\": [{\"kind\": \"emulated\", "
-                 "\"count\": 16, \"alignment\": 64}], \"links\": [{\"transport\": \"emulated\", "
+                 "\"count\": 16, \"alignment\": 64%s}], \"links\": [{\"transport\": \"emulated\", "
                  "\"rule\": \"%s\"}], \"tiers\": [{\"latency_ns\": %.0f, "
                  "\"bandwidth\": %.0f, "
                  "\"port\": 0, \"collective_latency_ns\": %.0f, \"collective\": \"ring\"}]}",
-                 c->rule, c->latency_us * 1e3, c->bandwidth > 0 ? c->bandwidth : 1e15,
+                 host, c->rule, c->latency_us * 1e3, c->bandwidth > 0 ? c->bandwidth : 1e15,
                  c->latency_us * 1e3);
 }
 
@@ -256,6 +266,7 @@ static void open_trial(trial *t, const simulated_case *c) {
       .n_microbatches = c->n_microbatches * c->replicas,
       .stages = &t->costs,
       .device = "emulated",
+      .offload = c->host_bandwidth > 0 ? "*" : NULL,
       .device_options = t->device,
       .transport = t->transport,
       .spec = {

@@ -23,10 +23,11 @@ typedef struct simulated_case {
   bool queued;     /* asynchronous devices, programs an eighth as long: measured on their clock */
   bool buckets;    /* a chain of products whose gradients are a bucket each */
   bool shard;      /* the optimizer's state is shared out */
+  double host_bandwidth; /* all stashes wait in the host's memory; 0: none does */
 } simulated_case;
 
 /* The first SIMULATED_COVER have one of every kind. */
-enum { SIMULATED_CASES = 34, SIMULATED_COVER = 9 };
+enum { SIMULATED_CASES = 39, SIMULATED_COVER = 9 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
 /* By the plan's own clock, which knows nothing of sums over ranks, and played, in ns. */

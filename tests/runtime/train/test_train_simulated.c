@@ -43,14 +43,18 @@ static void test_sessions_take_the_simulated_time(void) {
   }
 }
 
-/* No device waits for its host in front of a batch: its programs follow each other as the lists
- * alone have them. (Both clocks let a rank wait in front of a batch for the one before. Schedules
- * in which that matters are quicker than they say.) */
+/* No device waits for its host in front of a batch: its programs follow each other as both clocks
+ * have them, with a lane beside each rank. */
 static void test_queued_batches_take_the_simulated_time(void) {
+  static const char quarters[] = "add_11;add_23;add_35";
+  static const char eighths[] = "add_5;add_11;add_17;add_23;add_29;add_35;add_41";
   static const simulated_case cases[] = {
-      {"1f1b", "grouped", "add_11;add_23;add_35", 4, 1, 8, 1, 0, 0, .queued = true},
-      {"1f1b", "grouped", "add_11;add_23;add_35", 4, 1, 8, 1, 0, 0, .queued = true,
-       .unequal = true}};
+      {"gpipe", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true},
+      {"1f1b", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true},
+      {"zb-h1", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true},
+      {"interleaved:chunks=2", "grouped", eighths, 4, 2, 8, 1, 0, 0, .queued = true,
+       .unequal = true},
+      {"chimera", "grouped", quarters, 4, 1, 8, 1, 0, 0, .queued = true, .unequal = true}};
   for (size_t i = 0; i < OPI_COUNT(cases); ++i)
     simulated_queue(&cases[i]);
 }

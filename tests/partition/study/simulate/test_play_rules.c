@@ -20,6 +20,7 @@ typedef struct row {
   opi_play_op ops[OPS]; /* rank 0's, then rank 1's */
   uint32_t n_first, n;
   double ends[2]; /* of the ranks */
+  bool lanes;     /* the ranks have them */
 } row;
 
 #define C(work) \
@@ -30,6 +31,8 @@ typedef struct row {
   { OPI_PLAY_POST, m, 0 }
 #define WAIT(m) \
   { OPI_PLAY_WAIT, m, 0 }
+#define DRAIN(m) \
+  { OPI_PLAY_DRAIN, m, 0 }
 #define BATCH(n) \
   { OPI_PLAY_BATCH, n, 0 }
 #define ONE_BY_ONE C(WORK_10), SEND(0), C(WORK_10), SEND(1)
@@ -102,12 +105,34 @@ static const row rows[] = {
       WAIT(1)},
      5,
      10,
-     {50, 100}}};
+     {50, 100}},
+    {"lanes: a rank goes on, its lane does one batch after the other",
+     OPI_RULE_GROUPED,
+     {ONE_BY_ONE, BATCH(2), POST(0), POST(1), WAIT(0)},
+     4,
+     8,
+     {20, 110},
+     true},
+    {"lanes: a reader waits for its own batch",
+     OPI_RULE_GROUPED,
+     {C(WORK_10), BATCH(2), SEND(0), SEND(1), POST(0), POST(1), WAIT(0), C(WORK_10), WAIT(1)},
+     4,
+     9,
+     {10, 110},
+     true},
+    {"lanes: a sender has its bytes back when its batch has ended",
+     OPI_RULE_GROUPED,
+     {C(WORK_10), BATCH(2), SEND(0), SEND(1), DRAIN(0), POST(0), POST(1), WAIT(0)},
+     5,
+     8,
+     {110, 60},
+     true}};
 
 static void test_ends_of_messages_by_rule(void) {
   static const opi_play_work work[] = {{10, 0, 0}, {5, 0, 0}};
   static const opi_play_stream streams[] = {{0, 1, 0}, {0, 1, 0}};
   static const uint32_t message_stream[] = {0, 1}, device[] = {0, 1};
+  static const bool lanes[] = {true, true};
   opi_arena arena;
   opi_cluster cluster;
   opipe_error err = OPIPE_ERROR_INIT;
@@ -129,7 +154,8 @@ static void test_ends_of_messages_by_rule(void) {
                            .message_stream = message_stream,
                            .n_streams = 2,
                            .n_messages = 2,
-                           .rule = r->rule};
+                           .rule = r->rule,
+                           .lanes = r->lanes ? lanes : NULL};
     opi_played played;
     OPI_ASSERT_OK_FATAL(opi_play_run(&play, &arena, &played, &err), &err);
     for (uint32_t rank = 0; rank < 2; ++rank) {
