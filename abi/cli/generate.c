@@ -142,7 +142,7 @@ bool cli_asks_generation(const cli_options *o) {
   return asks;
 }
 
-/* What is asked for, before there is a session; `end` it in any case. */
+/* Reads what is asked for, before there is a session; `end` it in any case. */
 static int begin(cli_options *io_options, cli_genai *out_folder, cli_session *out_session) {
   *out_folder = (cli_genai){.config = NULL};
   memset(out_session, 0, sizeof *out_session);

@@ -7,7 +7,7 @@
 
 enum { PROMPTS = 6, TOLD_IDS = 64 };
 
-/* What the callbacks of a turn were told; their context. */
+/* Counts what the callbacks of a turn were told: their context. */
 typedef struct told {
   uint32_t ids[TOLD_IDS], n, n_ends, end;
   uint64_t bits; /* of all rows of logits, of 32 bits each */

@@ -5,7 +5,7 @@
 
 #include "tests/support/support.h"
 
-/* What varies; the last is the form of the file. */
+/* Factors that vary; the last is the form of the file. */
 enum {
   MIX_STAGES,
   MIX_GROUPS,

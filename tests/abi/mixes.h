@@ -76,10 +76,12 @@ static inline uint32_t mix_ranks(const mix_way *w) {
   return (w->at[MIX_STAGES] + 1) * (w->at[MIX_COPIES] + 1) * (w->at[MIX_WIDTH] + 1);
 }
 
-/* Two processes have a rank each at least. ctx: the forms. */
+/* Two processes have as many ranks each, which the library computes by its threads. ctx: the forms.
+ */
 static inline bool mix_may(const void *ctx, const mix_way *w) {
   const mix_form *forms = ctx;
-  return (w->at[MIX_TRANSPORT] != MIX_SHM || mix_ranks(w) > 1) &&
+  const bool apart = w->at[MIX_TRANSPORT] == MIX_SHM;
+  return (!apart || (mix_ranks(w) % 2 == 0 && w->at[MIX_DRIVER] == 0)) &&
          (w->at[MIX_WIDTH] == 0 || !forms[w->at[MIX_FORM]].one_head);
 }
 
@@ -101,7 +103,7 @@ typedef struct mix {
   pid_t follower;   /* process 1; 0: none */
   const mix_form *form;
   uint32_t n_ranks, n_vocab;
-  bool driven, here[16]; /* here: ranks of this process */
+  bool driven;
   mix_record records[MIX_ALL];
   mix_counts *counts;
 } mix;
@@ -199,8 +201,6 @@ static inline void mix_session(mix *m, bool reference) {
   OPI_ASSERT_OK_FATAL(kit_open(&m->k, &params), &m->k.err);
   OPI_ASSERT_OK_FATAL(m->k.api->session_generation(m->k.session, &info, &m->k.err), &m->k.err);
   m->n_vocab = info.n_vocab;
-  for (uint32_t r = 0; r < m->n_ranks; ++r)
-    m->here[r] = m->team == NULL || m->k.api->session_drive(m->k.session, r, 0, NULL) >= 0;
 }
 
 /* Closes the session, and what was there for more than one process. */
@@ -264,11 +264,17 @@ static inline void mix_end_all(mix *m, const mix_way *w) {
   mix_session(m, true);
 }
 
+/* Every rank as far as it goes; sleeps a moment if none does. */
 static inline void mix_drive(mix *m) {
+  bool moved = !m->driven;
   for (uint32_t r = 0; m->driven && r < m->n_ranks; ++r) {
-    if (m->here[r])
-      OPI_ASSERT_FATAL(m->k.api->session_drive(m->k.session, r, 1000, &m->k.err) >= 0);
+    const opipe_status status = m->k.api->session_drive(m->k.session, r, 0, &m->k.err);
+    moved = moved || status == OPIPE_OK;
+    if (status < 0)
+      OPI_ASSERT_OK_FATAL(status, &m->k.err);
   }
+  if (!moved)
+    (void)m->k.api->session_drive(m->k.session, 0, 50000, &m->k.err);
 }
 
 /* Until the turn has so many tokens, or has ended. */

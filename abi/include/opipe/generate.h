@@ -36,8 +36,8 @@
  * thread is in one: sequence_cancel and sequence_release end the turn once the callback has
  * returned; sequence_fork inside on_token takes the ids up to that token, inside on_logits those
  * before `position`; sequence_draft inside on_token is for the token behind the last one sampled;
- * sequence_append and _truncate need an idle sequence, as it is in its on_end. What another thread
- * learns from sequence_wait and sequence_info has been told to callbacks that have returned.
+ * sequence_append and _truncate need an idle sequence, as it is in its on_end. Another thread's
+ * sequence_wait and sequence_info tell what callbacks that have returned were told.
  *
  * threads=HOST: the host drives every rank (session_drive), which also begins and ends passes.
  *

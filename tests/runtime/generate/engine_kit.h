@@ -142,7 +142,7 @@ static inline uint32_t compare(opipe_sequence *handle, const alone *expected, co
   return n_wrong;
 }
 
-/* ---- what callbacks are told ---- */
+/* ---- callbacks ---- */
 
 typedef struct told {
   uint32_t ids[CONTEXT], n, n_ends, n_wrong, next; /* next: position */

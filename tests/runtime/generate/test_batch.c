@@ -209,10 +209,10 @@ static void finish(world *w) {
     memcpy(drafts[i], ids + e->n_rows - e->n_draft, e->n_draft * sizeof *ids);
     const uint32_t n_open = opi_batch_count(w->batch).open;
     uint32_t other = SEQUENCES;
-    if (any(w, 20) == 0)
+    if (any(w, 20) == 0) {
       branch_due(w, e, drafts[i]);
-    else if (any(w, 10) == 0 && n_open < SEQUENCES &&
-             opi_batch_info(w->batch, e->sequence).n_in_flight == 0) {
+    } else if (any(w, 10) == 0 && n_open < SEQUENCES &&
+               opi_batch_info(w->batch, e->sequence).n_in_flight == 0) {
       OPI_ASSERT_OK(opi_batch_fork(w->batch, e->sequence, &other, &w->err), &w->err);
       w->tellers[other] = w->tellers[e->sequence];
       w->tellers[other].order = ++w->last_order;
@@ -401,8 +401,8 @@ static void test_every_sequence_goes_on_as_if_alone(void) {
   }
   const uint64_t least = sums.n_evicted < sums.n_copied ? sums.n_evicted : sums.n_copied;
   if (least < 150 || sums.n_reused < 200 || sums.n_accepted < 500 || sums.n_turns < 2000 ||
-      sums.n_stopped < 100 || sums.n_forked < 200 || sums.n_branched < 600 ||
-      sums.n_shared < 150 || sums.n_drafted <= sums.n_accepted) {
+      sums.n_stopped < 100 || sums.n_forked < 200 || sums.n_branched < 600 || sums.n_shared < 150 ||
+      sums.n_drafted <= sums.n_accepted) {
     OPI_FAIL(
         "%d evicted, %d reused, %d copied, %d of %d drafted accepted, %d turns, %d stopped, "
         "%d forked, %d branched, %d with pages at once",

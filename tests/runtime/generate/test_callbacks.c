@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What callbacks of the engine may call: turns, forks, drafts and releases begun inside them are
+/* Calls inside callbacks of the engine: turns, forks, drafts and releases begun inside them are
  * those of a plain loop; other threads' calls do not wait for a callback.
  * ctest: timeout=120 */
 #include <stdatomic.h>
