@@ -71,7 +71,9 @@ opipe_status opi_callback_check(const char *call, opipe_error *err) {
 
 opipe_status opi_generation_check_callback(const char *call, opipe_error *err) {
   static const char *const allowed[] = {"session_generate", "session_generation", "sequence_append",
-                                        "sequence_cancel",  "sequence_info",      "sequence_ids"};
+                                        "sequence_fork",    "sequence_truncate",  "sequence_draft",
+                                        "sequence_cancel",  "sequence_info",      "sequence_ids",
+                                        "sequence_release"};
   bool may = !opi_generator_in_callback();
   for (uint32_t i = 0; !may && i < OPI_COUNT(allowed); ++i)
     may = strcmp(call, allowed[i]) == 0;

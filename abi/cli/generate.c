@@ -135,16 +135,29 @@ int cli_ask_generation(cli_options *io_options, cli_genai *out_folder) {
 
 bool cli_asks_generation(const cli_options *o) {
   static const char *const names[] = {"context", "sequences", "groups", "page",
-                                      "tokens",  "gap",       "drafts"};
+                                      "tokens",  "gap",       "gap-ms", "drafts"};
   bool asks = is_folder(o->model);
   for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i)
     asks = asks || cli_was_given(o, names[i]);
   return asks;
 }
 
+/* Reads what is asked for, before there is a session; `end` it in any case. */
+static int begin(cli_options *io_options, cli_genai *out_folder, cli_session *out_session) {
+  *out_folder = (cli_genai){.config = NULL};
+  memset(out_session, 0, sizeof *out_session);
+  return cli_ask_generation(io_options, out_folder);
+}
+
+static int end(const cli_genai *folder, cli_session *s, int status) {
+  cli_close(s);
+  json_decref(folder->config);
+  return status;
+}
+
 int cli_plan_generation(const cli_options *given, cli_give_plan give) {
   cli_options own = *given;
-  cli_genai folder = {.config = NULL};
+  cli_genai folder;
   cli_session s;
   if (own.planner.name != NULL || own.planner.decides || own.train || own.measures ||
       own.model == NULL) {
@@ -156,21 +169,16 @@ int cli_plan_generation(const cli_options *given, cli_give_plan give) {
                                                 : "--auto");
   }
   own.generate.plan.rows = own.planner.samples;
-  int status = cli_ask_generation(&own, &folder);
-  if (status != CLI_DONE) {
-    json_decref(folder.config);
-    return status;
-  }
-  status = cli_open(&own, &s);
+  int status = begin(&own, &folder, &s);
+  if (status == CLI_DONE)
+    status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = check_folder(&folder, &s);
   if (status == CLI_DONE)
     status = cli_make_plan(&own, &s, 0, &s.plan);
   if (status == CLI_DONE)
     status = give(&own, &s);
-  cli_close(&s);
-  json_decref(folder.config);
-  return status;
+  return end(&folder, &s, status);
 }
 
 static int open_session(const cli_options *o, cli_generating *g) {
@@ -273,14 +281,12 @@ static int check_options(const cli_options *o, const cli_session *s) {
 
 int cli_generate(const cli_options *given) {
   cli_options own = *given;
-  cli_genai folder = {.config = NULL};
+  cli_genai folder;
   cli_session s;
   cli_json json;
-  int status = cli_ask_generation(&own, &folder);
-  if (status != CLI_DONE) {
-    json_decref(folder.config);
-    return status;
-  }
+  int status = begin(&own, &folder, &s);
+  if (status != CLI_DONE)
+    return end(&folder, &s, status);
   status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = cli_join(&own, &s);
@@ -296,8 +302,5 @@ int cli_generate(const cli_options *given) {
     status = generate(&own, &s, &folder, &json);
   if (json.file != NULL)
     (void)fputs("}\n", json.file);
-  status = cli_part(&s, cli_json_end(&json, status));
-  cli_close(&s);
-  json_decref(folder.config);
-  return status;
+  return end(&folder, &s, cli_part(&s, cli_json_end(&json, status)));
 }

@@ -454,6 +454,8 @@ const cli_option cli_option_rows[] = {
      NUMBER(generate.plan.n_tokens), .in_plan = true},
     {PASSES, "gap", "X", "longest pass with slices of prompts, in passes without any; 0: no limit",
      REAL(generate.plan.gap_passes), .in_plan = true},
+    {PASSES, "gap-ms", "MS", "the same in milliseconds, as predicted, in place of --gap",
+     REAL(generate.plan.gap_ms), .in_plan = true},
     {PASSES, "drafts", "none|ngram", "ngram: guess tokens from repetitions, 8 at most (none)",
      CHOICE(generate.drafts, "none|ngram")},
 

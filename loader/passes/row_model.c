@@ -96,6 +96,27 @@ static opipe_status make_graph(opi_row_model *m, int64_t rows, const opipe_alloc
   return status;
 }
 
+/* Finds the form. A model that has no positions for the whole context may be no decoder at all: it
+ * is asked for few tokens then, and refused for what is found with them. */
+static opipe_status find_form(opi_row_model *m, const opi_bind_options *options, const char *output,
+                              opipe_error *err) {
+  enum { FEW = 8 };
+  const opi_row_wish wish = opi_row_model_wish(m, m->sizes.rows);
+  const opipe_status status =
+      opi_row_form_find(m->file, options, m->sizes.context, output, &m->form, err);
+  opipe_error why = OPIPE_ERROR_INIT;
+  opi_row_form *form = NULL;
+  opi_row_graph *graph = NULL;
+  if (status >= 0 || status == OPIPE_E_NOMEM || m->sizes.context <= FEW)
+    return status;
+  opipe_status few = opi_row_form_find(m->file, options, FEW, output, &form, &why);
+  if (few >= 0)
+    few = opi_row_graph_make(form, &wish, options->allocator, &graph, &why);
+  opi_row_graph_free(graph);
+  opi_row_form_free(form);
+  return few == OPIPE_E_UNSUPPORTED ? opi_fail(err, few, "%s", why.message) : status;
+}
+
 static opipe_status make(opi_row_model *m, const opi_bind_options *options, const char *output,
                          opipe_error *err) {
   opi_row_graph *graph = NULL;
@@ -103,7 +124,7 @@ static opipe_status make(opi_row_model *m, const opi_bind_options *options, cons
   if (lock == NULL || pthread_mutex_init(lock, NULL) != 0)
     return opi_fail_nomem(err, sizeof *lock, "a model of rows");
   m->lock = lock;
-  OPI_TRY(opi_row_form_find(m->file, options, m->sizes.context, output, &m->form, err));
+  OPI_TRY(find_form(m, options, output, err));
   OPI_TRY(make_graph(m, m->sizes.rows, options->allocator, &graph, err));
   m->n_known = graph->bound->index_limits[0];
   const opipe_status status = add_ports(m, graph, err);

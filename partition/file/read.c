@@ -495,6 +495,12 @@ static opipe_status read_rank_memory(reader *r, const json_t *object, uint32_t r
   }
   if (r->plan->decided.n_offload != 0)
     OPI_TRY(opi_json_get_u64(object, WHAT, "offload_bytes", BYTES_MOST, &m->offload_bytes, r->err));
+  m->page_room = UINT64_MAX;
+  if (!stateless && json_object_get(object, "tokens") != NULL) {
+    const uint64_t page = r->plan->decided.binding.generation.page;
+    OPI_TRY(opi_json_get_u64(object, WHAT, "tokens", BYTES_MOST, &m->page_room, r->err));
+    m->page_room = page == 0 ? UINT64_MAX : m->page_room / page;
+  }
   if (json_object_get(object, "fallback_nodes") != NULL) {
     OPI_TRY(opi_json_get_u64(object, WHAT, "fallback_nodes", BYTES_MOST, &m->n_fallback, r->err));
     OPI_TRY(opi_json_get_u64(object, WHAT, "host_bytes", BYTES_MOST, &m->host_bytes, r->err));

@@ -190,6 +190,10 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
       opi_text_printf(t, ", \"state_bytes\": %" PRIu64 ", \"stream_bytes\": %" PRIu64,
                       m->state_bytes, m->stream_bytes);
     }
+    if (plan->decided.binding.generation.context != 0 && m->page_room != UINT64_MAX) {
+      opi_text_printf(t, ", \"tokens\": %" PRIu64,
+                      m->page_room * plan->decided.binding.generation.page);
+    }
     if (plan->decided.n_offload != 0)
       opi_text_printf(t, ", \"offload_bytes\": %" PRIu64, m->offload_bytes);
     if (m->n_fallback != 0) {

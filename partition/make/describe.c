@@ -237,7 +237,7 @@ static void describe_pages(opi_text *t, const opi_plan *plan) {
     bytes_text(t, plan->predicted.memory[r].state_bytes);
   opi_text_puts(t, "; room for tokens:");
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
-    const uint64_t n = opi_passes_rank_room(plan, r);
+    const uint64_t n = plan->predicted.memory[r].page_room;
     if (n == UINT64_MAX)
       opi_text_puts(t, " any");
     else

@@ -113,8 +113,8 @@ static bool same_nodes(const opi_graph *g, const opi_graph *of) {
   return same;
 }
 
-opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan, opi_bound *bound,
-                              const opi_passes_cutter *cutter, opipe_error *err) {
+static opipe_status place(const opi_pass_profiles *profiles, opi_plan *plan, opi_bound *bound,
+                          const opi_passes_cutter *cutter, opipe_error *err) {
   const opi_generation *g = &plan->decided.binding.generation;
   const passes_placing p = {profiles, plan, bound, cutter, g->groups, g->n_pages};
   const uint32_t many = profiles->n_classes - 1, few = opi_passes_decode_class(&plan->decided);
@@ -143,4 +143,12 @@ opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan,
   }
   take_times(&p, many);
   return cut_and_play(&p, p.pages, err);
+}
+
+opipe_status opi_passes_place(const opi_pass_profiles *profiles, opi_plan *plan, opi_bound *bound,
+                              const opi_passes_cutter *cutter, opipe_error *err) {
+  OPI_TRY(place(profiles, plan, bound, cutter, err));
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
+    plan->predicted.memory[r].page_room = opi_passes_rank_room(plan, r);
+  return OPIPE_OK;
 }

@@ -26,6 +26,7 @@ typedef struct opi_memory {
   uint64_t mapped_bytes;  /* of weight files used in place; not in the total */
   uint64_t host_bytes;    /* host memory for nodes that the device lacks; not in the total */
   uint64_t offload_bytes; /* host memory of offloaded stashes; not in the total */
+  uint64_t page_room;     /* plans of passes: pages that it has room for; UINT64_MAX: any */
   uint64_t n_fallback;    /* number of such nodes, in all programs of the rank */
   uint64_t n_rounded;     /* products of its stages that round the rows they multiply to 8 bits per
                              block (opipe_program_info) */

@@ -19,15 +19,27 @@ static opipe_status ask_host(void *ctx, uint32_t position, void *row, int64_t *i
                              opipe_error *err) {
   const answer_rows *rows = ctx;
   const opi_turn_events *events = &rows->turns->params.events;
-  return events->on_logits(events->ctx, rows->sequence, position, row, io_id, err);
+  opi_turn *turn = &rows->turns->turns[rows->sequence];
+  turn->n_told = position;
+  turn->shows = false;
+  const opipe_status status =
+      events->on_logits(events->ctx, rows->sequence, position, row, io_id, err);
+  turn->n_told = 0;
+  return status;
 }
 
 void opi_turn_show(opi_turns *turns, uint32_t sequence, uint32_t n_ids, uint32_t n_left) {
   const opi_turn_events *events = &turns->params.events;
   opi_turn *turn = &turns->turns[sequence];
   const uint32_t n = turn->n_held > n_left ? turn->n_held - n_left : 0;
-  for (uint32_t i = 0; events->on_token != NULL && i < n; ++i)
-    events->on_token(events->ctx, sequence, n_ids - turn->n_held + i, &turn->held[i]);
+  for (uint32_t i = 0; events->on_token != NULL && i < n; ++i) {
+    const uint32_t position = n_ids - turn->n_held + i;
+    turn->n_told = position + 1;
+    turn->told_at = i;
+    turn->shows = true;
+    events->on_token(events->ctx, sequence, position, &turn->held[i]);
+  }
+  turn->n_told = 0;
   turn->n_held -= n;
   memmove(turn->held, turn->held + n, turn->n_held * sizeof *turn->held);
 }
@@ -48,12 +60,14 @@ static void show_new(opi_turns *turns, uint32_t sequence, uint32_t n_old,
 }
 
 static void propose(opi_turns *turns, uint32_t sequence) {
+  const opi_sequence_info info = opi_batch_info(turns->batch, sequence);
   opi_turn *turn = &turns->turns[sequence];
   uint32_t draft[OPI_DRAFT_MOST];
+  if (info.n_draft > 0)
+    return; /* the host's, by on_token */
   const uint32_t most = opi_draft_length(&turns->params.ngrams, &turn->record);
-  const uint32_t n_ids = opi_batch_info(turns->batch, sequence).n_ids;
   const uint32_t n = opi_draft_find(&turns->params.ngrams, opi_batch_ids(turns->batch, sequence),
-                                    n_ids, most, draft);
+                                    info.n_ids, most, draft);
   (void)opi_batch_draft(turns->batch, sequence, draft, n, NULL); /* it goes on: nothing in flight */
 }
 
@@ -116,7 +130,7 @@ static void answer_all(answer_rows *rows) {
   uint32_t others[OPI_SAMPLING_ANSWERS];
   uint32_t n = 0;
   turn->n_answers = 0;
-  for (; n < n_answers && opi_turn_fork(turns, first, NULL, &others[n], NULL) == OPIPE_OK; ++n) {
+  for (; n < n_answers && opi_turn_twin(turns, first, &others[n], NULL) == OPIPE_OK; ++n) {
     --turns->n_kept; /* the rest stays kept: the host may open sequences */
     if (events->on_answer != NULL)
       events->on_answer(events->ctx, first, others[n]);

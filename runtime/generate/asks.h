@@ -12,6 +12,9 @@ typedef struct opi_turn {
   uint32_t family;    /* whose forks are numbered together */
   uint32_t n_answers; /* sequences still to be opened before the first token */
   uint32_t n_held;    /* sampled and not shown yet */
+  uint32_t n_told;    /* while on_logits or on_token is told: the ids that a fork gets; else 0 */
+  uint32_t told_at;   /* n_told, by on_token: which of `held` */
+  bool shows;         /* n_told: by on_token */
   opi_draft_record record;
   opi_sampled held[OPI_SAMPLING_STOP_IDS]; /* a ring would save little: few are held, seldom */
   opi_bias biases[OPI_SAMPLING_BIASES];
@@ -37,9 +40,9 @@ struct opi_turns {
   opi_sampled sampled[OPI_DRAFT_MOST + 1];
 };
 
-/* Opens `sequence`'s twin with a branch of its own (seed NULL) or a family of its own. */
-opipe_status opi_turn_fork(opi_turns *turns, uint32_t sequence, const uint64_t *seed,
-                           uint32_t *out_sequence, opipe_error *err);
+/* Opens `sequence`'s twin with the next branch number, in the same state. */
+opipe_status opi_turn_twin(opi_turns *turns, uint32_t sequence, uint32_t *out_sequence,
+                           opipe_error *err);
 /* Shows the oldest tokens of ids [n_ids] that are held, until n_left are. */
 void opi_turn_show(opi_turns *turns, uint32_t sequence, uint32_t n_ids, uint32_t n_left);
 /* The turn is over in the scheduler's eyes: shows what is held, and tells the host. */

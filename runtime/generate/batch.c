@@ -242,6 +242,48 @@ opipe_status opi_batch_fork(opi_batch *batch, uint32_t sequence, uint32_t *out_s
   return OPIPE_OK;
 }
 
+/* Shares pages with `from` up to all but the last of n_ids, if their rows have been computed. */
+static bool share_pages(opi_batch *batch, uint32_t from, uint32_t to, uint32_t n_ids) {
+  const opi_batch_sequence *s = &batch->sequences[from];
+  const uint32_t n_computed = s->due && s->due_stays ? opi_kv_tokens(batch->pool, from)
+                                                     : opi_kv_computed(batch->pool, from);
+  if (s->state != OPI_SEQUENCE_ACTIVE || batch->n_active >= batch->params.active || n_ids < 2 ||
+      n_computed < n_ids - 1 || opi_kv_fork(batch->pool, from, to, NULL) != OPIPE_OK)
+    return false;
+  opi_kv_truncate(batch->pool, to, n_ids - 1);
+  return true;
+}
+
+opipe_status opi_batch_branch(opi_batch *batch, uint32_t sequence, uint32_t n_ids, bool goes_on,
+                              uint32_t *out_sequence, opipe_error *err) {
+  const opi_batch_params *p = &batch->params;
+  opi_batch_sequence *s = NULL;
+  uint32_t other = 0;
+  OPI_TRY(get(batch, sequence, &s, err));
+  OPI_TRY(find_free(batch, &other, err));
+  opi_batch_sequence *o = &batch->sequences[other];
+  clear(o);
+  memcpy(opi_batch_ids(batch, other), opi_batch_ids(batch, sequence), n_ids * sizeof(uint32_t));
+  o->n_ids = n_ids;
+  o->salt = s->salt;
+  o->state = OPI_SEQUENCE_IDLE;
+  *out_sequence = other;
+  if (!goes_on)
+    return OPIPE_OK;
+  if (n_ids == s->n_ids && s->n_draft > 0) {
+    o->n_draft = s->n_draft;
+    memcpy(batch->drafts + (size_t)other * p->draft, batch->drafts + (size_t)sequence * p->draft,
+           s->n_draft * sizeof(uint32_t));
+  }
+  wait_with(batch, o);
+  if (share_pages(batch, sequence, other, n_ids)) {
+    o->state = OPI_SEQUENCE_ACTIVE;
+    o->n_rows = n_ids - 1;
+    ++batch->n_active;
+  }
+  return OPIPE_OK;
+}
+
 void opi_batch_leave(opi_batch *batch, uint32_t sequence, bool keep) {
   opi_batch_sequence *s = &batch->sequences[sequence];
   if (s->state == OPI_SEQUENCE_ACTIVE)
@@ -302,6 +344,7 @@ opi_sequence_info opi_batch_info(const opi_batch *batch, uint32_t sequence) {
                              .n_ids = s->n_ids,
                              .n_computed = s->n_rows,
                              .n_in_flight = s->n_in_flight,
+                             .n_draft = s->n_draft,
                              .due = s->due,
                              .n_evicted = s->n_evicted,
                              .n_reused = s->n_reused};

@@ -71,6 +71,12 @@ opipe_status opi_batch_truncate(opi_batch *batch, uint32_t sequence, uint32_t n_
  * due of both. Errors: LIMIT: too many are open; STATE: it has rows in flight. */
 opipe_status opi_batch_fork(opi_batch *batch, uint32_t sequence, uint32_t *out_sequence,
                             opipe_error *err);
+/* Opens another with the first n_ids > 0 of opi_batch_ids, whatever is in flight or due of the
+ * sequence. goes_on: it shares the pages of what has been computed of them, where that is all but
+ * the last id and another active one has room, and waits otherwise; else it is idle. Errors: LIMIT:
+ * too many are open. */
+opipe_status opi_batch_branch(opi_batch *batch, uint32_t sequence, uint32_t n_ids, bool goes_on,
+                              uint32_t *out_sequence, opipe_error *err);
 /* Ends the turn: it is idle, and what is in flight of it no longer counts. Accepts an idle one.
  * keep false: its pages may hold anything, and are not reused. Errors: STATE: it is not open. */
 opipe_status opi_batch_stop(opi_batch *batch, uint32_t sequence, bool keep, opipe_error *err);
@@ -89,6 +95,7 @@ typedef struct opi_sequence_info {
   uint32_t n_ids,
       n_computed;       /* n_computed: rows that have been put into passes since it has pages */
   uint32_t n_in_flight; /* passes */
+  uint32_t n_draft;     /* of the next row, or of the rows in flight or due */
   bool due;             /* opi_batch_accept is expected */
   uint64_t n_evicted, n_reused; /* times; tokens, of all its turns */
 } opi_sequence_info;

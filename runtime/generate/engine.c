@@ -69,22 +69,31 @@ static void finish_pass(opi_home *h, void *logits, const opipe_error *failed) {
   opi_generator *g = h->generator;
   const opi_pass_facts *facts = &g->params.facts;
   const bool begun = flight_of(h, h->n_ended + 1)->begun;
+  if (!g->params.driven)
+    opi_generator_tell(g);
   (void)opi_turns_done(h->turns, logits, facts->dtype, facts->row_bytes, failed);
   if (begun)
     h->runner.finish(h->runner.ctx);
   ++h->n_ended;
   if (--g->n_flying == 0)
     g->working_ns += opi_clock_ns() - g->working_since;
-  opi_generator_grant(g);
-  opi_generator_fork_due(g);
-  opi_lock_signal(&g->lock);
+  if (g->params.driven)
+    opi_generator_grant(g);
+  else
+    opi_generator_told(g);
+}
+
+static bool has_expired(const opi_generator *g) {
+  return g->next_deadline_ns != UINT64_MAX && opi_clock_ns() >= g->next_deadline_ns;
 }
 
 /* ---- driven by the host ---- */
 
+/* While telling. */
 static void pump_home(opi_home *h) {
   for (;;) {
-    opi_generator_expire(h->generator);
+    if (has_expired(h->generator))
+      opi_generator_expire(h->generator);
     begin_passes(h);
     if (h->n_begun == h->n_ended)
       return;
@@ -100,8 +109,14 @@ static void pump_home(opi_home *h) {
 }
 
 void opi_generator_pump(opi_generator *g) {
-  for (uint32_t i = 0; i < g->params.n_runners; ++i)
-    pump_home(&g->homes[i]);
+  g->again = true;
+  while (g->again && !g->telling) { /* else whoever tells pumps next */
+    g->again = false;
+    opi_generator_tell(g);
+    for (uint32_t i = 0; i < g->params.n_runners; ++i)
+      pump_home(&g->homes[i]);
+    opi_generator_told(g);
+  }
 }
 
 void opi_generator_step(opi_generator *g) {
@@ -113,8 +128,6 @@ void opi_generator_step(opi_generator *g) {
 }
 
 void opi_generator_kick(opi_generator *g) {
-  if (opi_generator_in_callback())
-    return; /* whoever has called back looks again */
   if (g->params.driven)
     opi_generator_pump(g);
   else
@@ -137,7 +150,11 @@ static void *run(void *arg) {
   opi_generator *g = h->generator;
   opi_lock_take(&g->lock);
   for (;;) {
-    opi_generator_expire(g);
+    if (has_expired(g)) {
+      opi_generator_tell(g);
+      opi_generator_expire(g);
+      opi_generator_told(g);
+    }
     begin_passes(h);
     if (h->n_begun == h->n_ended) {
       if (g->stopping)
@@ -301,12 +318,12 @@ void opi_generator_stop(opi_generator *g) {
   opi_lock_take(&g->lock);
   const bool first = !g->stopping;
   g->stopping = true; /* nothing begins inside callbacks of ends */
+  opi_generator_tell(g);
   for (uint32_t i = 0; i < g->n_sequences && first; ++i) {
     if (g->sequences[i].open)
       (void)opi_turns_cancel(g->sequences[i].home->turns, g->sequences[i].number, NULL);
   }
-  opi_generator_fork_due(g);
-  opi_lock_signal(&g->lock);
+  opi_generator_told(g);
   opi_lock_give(&g->lock);
 }
 

@@ -14,25 +14,47 @@ opipe_status opi_generator_enter(opi_generator *g, const char *call, opipe_error
     return opi_fail(err, OPIPE_E_STATE, "%s: inside a callback of another session's generation",
                     call);
   }
-  if (caller == NULL)
-    opi_lock_take(&g->lock);
+  opi_lock_take(&g->lock);
   return OPIPE_OK;
 }
 
 void opi_generator_leave(opi_generator *g) {
-  if (caller == NULL)
-    opi_lock_give(&g->lock);
+  opi_lock_give(&g->lock);
 }
 
-/* Surround a callback. */
-static opi_fp_border *enter(const opi_home *h) {
-  caller = h->generator;
-  return opi_fp_lend();
+void opi_generator_tell(opi_generator *g) {
+  while (g->telling)
+    opi_lock_wait(&g->lock, UINT64_MAX);
+  g->telling = true;
 }
 
-static void leave(opi_fp_border *lent) {
-  opi_fp_take(lent);
-  caller = NULL;
+void opi_generator_told(opi_generator *g) {
+  opi_generator_grant(g);
+  g->telling = false;
+  opi_lock_signal(&g->lock);
+}
+
+/* Surround a callback of a sequence, which runs without the lock. */
+typedef struct border {
+  opi_host_sequence *sequence;
+  const opi_generator *outer; /* of a callback that this one comes from */
+  opi_fp_border *lent;
+} border;
+
+static border enter(opi_host_sequence *s, uint32_t says) {
+  border out = {.sequence = s, .outer = caller};
+  s->says = says;
+  caller = s->generator;
+  opi_lock_give(&s->generator->lock);
+  out.lent = opi_fp_lend();
+  return out;
+}
+
+static void leave(const border *of) {
+  opi_fp_take(of->lent);
+  opi_lock_take(&of->sequence->generator->lock);
+  caller = of->outer;
+  of->sequence->says = OPI_SAYS_NOTHING;
 }
 
 /* A host's answer as an error that says whose it is. */
@@ -51,19 +73,20 @@ static opipe_status judge(opipe_status status, const char *call, uint32_t positi
 static opipe_status on_logits(void *ctx, uint32_t number, uint32_t position, void *row,
                               int64_t *io_id, opipe_error *err) {
   const opi_home *h = ctx;
-  const opi_generator *g = h->generator;
-  const opi_host_sequence *s = &h->sequences[number];
-  opipe_error own = OPIPE_ERROR_INIT;
-  if (s->own.on_logits == NULL)
+  const opi_pass_facts *facts = &h->generator->params.facts;
+  opi_host_sequence *s = &h->sequences[number];
+  opipe_sequence *handle = s->handle;
+  const opipe_generate_params own = s->own;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (own.on_logits == NULL)
     return OPIPE_OK;
-  opi_fp_border *lent = enter(h);
+  const border at = enter(s, OPI_SAYS_OTHER);
   const opipe_status status =
-      s->own.on_logits(s->own.ctx, s->handle, position, row, g->params.facts.n_vocab,
-                       g->params.facts.dtype, io_id, &own);
-  leave(lent);
-  if (judge(status, "on_logits", position, &own) == OPIPE_OK)
+      own.on_logits(own.ctx, handle, position, row, facts->n_vocab, facts->dtype, io_id, &why);
+  leave(&at);
+  if (judge(status, "on_logits", position, &why) == OPIPE_OK)
     return OPIPE_OK;
-  return opi_fail(err, own.status, "%s", own.message);
+  return opi_fail(err, why.status, "%s", why.message);
 }
 
 static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sampled *sampled) {
@@ -76,19 +99,21 @@ static void on_token(void *ctx, uint32_t number, uint32_t position, const opi_sa
                              .likely_stride = (uint32_t)sizeof *likely,
                              .logprob = sampled->logprob,
                              .likely = likely};
+  opipe_sequence *handle = s->handle;
+  const opipe_generate_params own = s->own;
+  opipe_error why = OPIPE_ERROR_INIT;
   if (s->wish.status < 0 || s->gives_up)
     return;
   ++s->n_tokens;
-  if (s->own.on_token == NULL)
+  if (own.on_token == NULL)
     return;
   for (uint32_t i = 0; i < sampled->n_likely; ++i)
     likely[i] = (opipe_likely){.id = sampled->likely[i].id, .logprob = sampled->likely[i].logprob};
-  s->wish = (opipe_error)OPIPE_ERROR_INIT;
-  opi_fp_border *lent = enter(h);
-  const opipe_status status = s->own.on_token(s->own.ctx, s->handle, &token, &s->wish);
-  leave(lent);
-  (void)judge(status, "on_token", position, &s->wish);
-  s->wish.status = status == OPIPE_OK ? OPIPE_OK : s->wish.status;
+  const border at = enter(s, OPI_SAYS_TOKEN);
+  const opipe_status status = own.on_token(own.ctx, handle, &token, &why);
+  leave(&at);
+  if (judge(status, "on_token", position, &why) < 0)
+    s->wish = why;
 }
 
 static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_error *why) {
@@ -109,19 +134,26 @@ static void on_end(void *ctx, uint32_t number, uint32_t reason, const opipe_erro
   s->deadline_ns = UINT64_MAX;
   if (s->own.on_end == NULL)
     return;
-  const opipe_error told = s->why; /* the host may begin another turn */
-  opi_fp_border *lent = enter(h);
-  s->own.on_end(s->own.ctx, s->handle, s->end, s->end == OPIPE_END_FAILED ? &told : NULL);
-  leave(lent);
+  opipe_sequence *handle = s->handle; /* the host may begin another turn */
+  const opipe_generate_params own = s->own;
+  const opipe_error told = s->why;
+  const uint32_t end = s->end;
+  const border at = enter(s, OPI_SAYS_END);
+  own.on_end(own.ctx, handle, end, end == OPIPE_END_FAILED ? &told : NULL);
+  leave(&at);
 }
 
 static void on_answer(void *ctx, uint32_t number, uint32_t other) {
   opi_home *h = ctx;
   opi_host_sequence *s = &h->sequences[number], *o = &h->sequences[other];
   opi_sequence_begin(h, other, s);
-  opi_fp_border *lent = enter(h);
-  s->own.on_answer(s->own.ctx, s->handle, o->handle, &o->own.ctx);
-  leave(lent);
+  opipe_sequence *handle = s->handle, *answer = o->handle;
+  const opipe_generate_params own = s->own;
+  void *of_answer = o->own.ctx;
+  const border at = enter(s, OPI_SAYS_OTHER);
+  own.on_answer(own.ctx, handle, answer, &of_answer);
+  leave(&at);
+  o->own.ctx = of_answer;
 }
 
 const opi_turn_events opi_generator_events = {NULL, on_logits, on_token, on_end, on_answer};

@@ -7,30 +7,27 @@
 #include "runtime/generate/sequences.h"
 #include "runtime/generate/turns.h"
 
+/* The callback of a sequence that runs. */
+enum { OPI_SAYS_NOTHING, OPI_SAYS_TOKEN, OPI_SAYS_END, OPI_SAYS_OTHER };
+
 struct opi_host_sequence {
   opi_generator *generator;
   struct opi_home *home;
   opi_handle_entry *slot;
   opipe_sequence *handle;
-  uint32_t number;     /* of its home's turns */
-  bool open, gives_up; /* gives_up: a callback has cancelled its turn, which is about to end */
-  uint32_t end;        /* OPIPE_END_* */
-  opipe_error why;     /* of OPIPE_END_FAILED */
-  opipe_error wish;    /* status < 0: on_token wants the turn to end with it */
+  uint32_t number; /* of its home's turns */
+  bool open;
+  bool gives_up;    /* its turn was cancelled while a thread told: it ends next */
+  bool leaves;      /* its handle is gone: it is closed next */
+  uint32_t says;    /* OPI_SAYS_* */
+  uint32_t ends;    /* OPI_TURN_*: opened with a turn that is over, which is told next; else 0 */
+  uint32_t end;     /* OPIPE_END_* */
+  opipe_error why;  /* of OPIPE_END_FAILED */
+  opipe_error wish; /* status < 0: on_token wants the turn to end with it */
   uint32_t n_prompt, n_tokens;
   uint64_t deadline_ns;      /* on the monotonic clock; UINT64_MAX: none */
   opipe_generate_params own; /* ctx and callbacks count */
 };
-
-/* A fork that waits until nothing of its sequence is in flight. On its caller's stack. */
-typedef struct opi_fork_wish {
-  struct opi_fork_wish *next;
-  opi_host_sequence *sequence, *other;
-  const uint64_t *seed;
-  void *ctx;           /* of the other's callbacks */
-  opipe_status status; /* OPIPE_PENDING: not yet */
-  opipe_error why;
-} opi_fork_wish;
 
 /* A pass in flight, in order. */
 typedef struct opi_flight {
@@ -59,32 +56,35 @@ struct opi_generator {
   opi_generator_params params;
   opi_lock lock;
   bool lock_made, stopping;
+  bool telling;                 /* a thread may be in callbacks: it alone ends passes and turns */
+  bool again;                   /* driven: pump once more when it has told */
   opi_home *homes;              /* [params.n_runners] */
   opi_host_sequence *sequences; /* [n_sequences], of all homes */
   uint32_t n_sequences, table_room;
-  opi_fork_wish *forks;               /* a list */
   uint64_t n_flying;                  /* passes of all homes */
   uint64_t working_ns, working_since; /* with passes in flight; since: 0: none is */
   uint64_t next_deadline_ns;          /* of all turns; UINT64_MAX: none */
   uint64_t n_bytes;
 };
 
-/* Takes the lock, unless this thread is in a callback, which has it. STATE: in one of another
- * generator. */
+/* Takes the lock. STATE: in a callback of another generator. */
 opipe_status opi_generator_enter(opi_generator *generator, const char *call, opipe_error *err);
 void opi_generator_leave(opi_generator *generator);
 /* Why nothing can be asked: it is being closed. Under the lock. */
 opipe_status opi_generator_check(const opi_generator *generator, const char *call,
                                  opipe_error *err);
-/* There may be something to begin: wakes the thread, or begins it here. Under the lock. */
+/* There may be something to begin: wakes the threads, or begins it here. Under the lock. */
 void opi_generator_kick(opi_generator *generator);
 /* Ends and begins passes without waiting. Under the lock. */
 void opi_generator_pump(opi_generator *generator);
-/* Forks whose sequence has nothing in flight. Under the lock. */
-void opi_generator_fork_due(opi_generator *generator);
-/* Ends turns whose deadline has passed. Under the lock. */
+
+/* Surround whatever may call back, which gives the lock up meanwhile. Under the lock. tell: waits
+ * until no other thread does. told: first does what was wished for meanwhile; wakes who waits. */
+void opi_generator_tell(opi_generator *generator);
+void opi_generator_told(opi_generator *generator);
+/* Ends turns whose deadline has passed. While telling. */
 void opi_generator_expire(opi_generator *generator);
-/* Ends turns that callbacks want to end; not inside one. Under the lock. */
+/* Ends turns and sequences that are to end. While telling. */
 void opi_generator_grant(opi_generator *generator);
 /* Fills `out` with arrays of the newest pass, valid until the next one. */
 void opi_home_describe(opi_home *home, const opi_pass *pass, opi_pass_rows *out);

@@ -299,6 +299,10 @@ uint32_t opi_kv_tokens(const opi_kv *pool, uint32_t sequence) {
   return pool->sequences[sequence].n_tokens;
 }
 
+uint32_t opi_kv_computed(const opi_kv *pool, uint32_t sequence) {
+  return pool->sequences[sequence].n_computed;
+}
+
 opi_kv_counts opi_kv_count(const opi_kv *pool) {
   opi_kv_counts counts = pool->counts;
   counts.free = pool->n_free;

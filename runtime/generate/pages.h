@@ -75,8 +75,10 @@ void opi_kv_end(opi_kv *pool, uint32_t sequence, bool keep);
 uint32_t opi_kv_known(const opi_kv *pool, const uint32_t *ids, uint32_t n_ids, uint64_t salt);
 /* The pages in order of tokens [*out_n_pages]; valid until the sequence changes. */
 const uint32_t *opi_kv_table(const opi_kv *pool, uint32_t sequence, uint32_t *out_n_pages);
-/* Tokens with a place; 0 if closed. */
+/* Tokens with a place; of these, the first that opi_kv_begin found or opi_kv_commit was told of; 0
+ * if closed. */
 uint32_t opi_kv_tokens(const opi_kv *pool, uint32_t sequence);
+uint32_t opi_kv_computed(const opi_kv *pool, uint32_t sequence);
 /* Pages that can be had without ending a sequence. */
 uint32_t opi_kv_room(const opi_kv *pool);
 

@@ -12,7 +12,7 @@ opipe_status opi_generator_check(const opi_generator *g, const char *call, opipe
   return opi_fail(err, OPIPE_E_CANCELLED, "%s: the session is being closed", call);
 }
 
-/* ---- under the lock: ends that wait for their time ---- */
+/* ---- while telling: ends that wait for their time ---- */
 
 /* Ends a turn: as failed with s->wish, or as cancelled. */
 static void end_by_wish(opi_host_sequence *s) {
@@ -22,23 +22,40 @@ static void end_by_wish(opi_host_sequence *s) {
   s->gives_up = false;
 }
 
+/* The turn that a fork was opened with is over. */
+static void tell_late(opi_host_sequence *s) {
+  const uint32_t ends = s->ends;
+  s->ends = OPI_TURN_GOES_ON;
+  opi_generator_events.on_end(s->home, s->number, ends, NULL);
+}
+
+static void close_sequence(opi_host_sequence *s) {
+  end_by_wish(s);
+  (void)opi_turns_release(s->home->turns, s->number, NULL);
+  s->open = s->leaves = false;
+  s->deadline_ns = UINT64_MAX;
+}
+
 void opi_generator_grant(opi_generator *g) {
   bool any = true;
   while (any) { /* an end may be told to a host that cancels another turn */
     any = false;
     for (uint32_t i = 0; i < g->n_sequences; ++i) {
-      if (g->sequences[i].wish.status >= 0 && !g->sequences[i].gives_up)
-        continue;
-      end_by_wish(&g->sequences[i]);
-      any = true;
+      opi_host_sequence *s = &g->sequences[i];
+      const bool ends = s->wish.status < 0 || s->gives_up;
+      any = any || ends || s->leaves || s->ends != OPI_TURN_GOES_ON;
+      if (s->ends != OPI_TURN_GOES_ON)
+        tell_late(s);
+      else if (ends)
+        end_by_wish(s);
+      else if (s->leaves)
+        close_sequence(s);
     }
   }
 }
 
 void opi_generator_expire(opi_generator *g) {
-  const uint64_t now = g->next_deadline_ns == UINT64_MAX ? 0 : opi_clock_ns();
-  if (now == 0 || now < g->next_deadline_ns)
-    return;
+  const uint64_t now = opi_clock_ns();
   g->next_deadline_ns = UINT64_MAX;
   for (uint32_t i = 0; i < g->n_sequences; ++i) {
     opi_host_sequence *s = &g->sequences[i];
@@ -49,7 +66,6 @@ void opi_generator_expire(opi_generator *g) {
     if (s->deadline_ns < g->next_deadline_ns)
       g->next_deadline_ns = s->deadline_ns;
   }
-  opi_generator_grant(g);
 }
 
 /* ---- opening ---- */
@@ -60,7 +76,8 @@ void opi_sequence_begin(opi_home *home, uint32_t number, const opi_host_sequence
   s->end = as->end;
   s->why = as->why;
   s->wish = (opipe_error)OPIPE_ERROR_INIT;
-  s->gives_up = false;
+  s->gives_up = s->leaves = false;
+  s->ends = OPI_TURN_GOES_ON;
   s->n_prompt = as->n_prompt;
   s->n_tokens = as->n_tokens;
   s->deadline_ns = as->deadline_ns;
@@ -179,8 +196,7 @@ static opipe_status append_locked(opi_host_sequence *s, const opipe_generate_par
                                   const opi_sampling *sampling, opipe_error *err) {
   opi_generator *g = s->generator;
   OPI_TRY(opi_generator_check(g, "sequence_append", err));
-  if (s->end ==
-      OPIPE_END_NONE) /* of the scheduler it may be idle: its last tokens are being shown */
+  if (s->end == OPIPE_END_NONE) /* the scheduler may think it idle: its last tokens are told */
     return opi_fail(err, OPIPE_E_STATE, "sequence_append: a turn is under way");
   if (opi_turns_extend(s->home->turns, s->number, params->ids, params->n_ids, sampling, err) < 0)
     return opi_error_prefix(err, "sequence_append: ");
@@ -212,112 +228,102 @@ opipe_status opi_sequence_append(opi_host_sequence *s, const opipe_generate_para
   return status;
 }
 
-/* ---- forks ---- */
+/* ---- the rest ---- */
 
-/* Makes the fork if nothing of the sequence is in flight. PENDING: something is. */
-static opipe_status try_fork(opi_generator *g, opi_fork_wish *wish) {
-  opi_host_sequence *s = wish->sequence;
-  uint32_t number = 0;
-  if (opi_generator_check(g, "sequence_fork", &wish->why) < 0)
-    return wish->why.status;
-  if (!g->params.driven &&
-      opi_batch_info(opi_turns_batch(s->home->turns), s->number).n_in_flight > 0)
-    return OPIPE_PENDING;
-  if (opi_turns_fork(s->home->turns, s->number, wish->seed, &number, &wish->why) < 0)
-    return opi_error_prefix(&wish->why, "sequence_fork: ");
+static opipe_status fork_locked(opi_host_sequence *s, const uint64_t *seed, void *ctx,
+                                opipe_sequence **out_sequence, opipe_error *err) {
+  opi_generator *g = s->generator;
+  uint32_t number = 0, ends = OPI_TURN_GOES_ON;
+  OPI_TRY(opi_generator_check(g, "sequence_fork", err));
+  if (opi_turns_fork(s->home->turns, s->number, seed, &number, &ends, err) < 0)
+    return opi_error_prefix(err, "sequence_fork: ");
+  opi_host_sequence *other = &s->home->sequences[number];
   opi_sequence_begin(s->home, number, s);
-  wish->other = &s->home->sequences[number];
-  wish->other->own.ctx = wish->ctx;
-  return OPIPE_OK;
-}
-
-void opi_generator_fork_due(opi_generator *g) {
-  for (opi_fork_wish **at = &g->forks; *at != NULL;) {
-    opi_fork_wish *wish = *at;
-    wish->status = try_fork(g, wish);
-    if (wish->status == OPIPE_PENDING)
-      at = &wish->next;
-    else
-      *at = wish->next; /* its caller's own again */
+  if (s->end == OPIPE_END_NONE) {
+    other->n_tokens = opi_batch_info(opi_turns_batch(s->home->turns), number).n_ids - s->n_prompt -
+                      opi_turns_info(s->home->turns, number).n_held;
   }
+  other->ends = ends;
+  other->own.ctx = ctx;
+  *out_sequence = other->handle;
+  opi_generator_kick(g);
+  return OPIPE_OK;
 }
 
 opipe_status opi_sequence_fork(opi_host_sequence *s, const uint64_t *seed, void *ctx,
                                opipe_sequence **out_sequence, opipe_error *err) {
-  opi_generator *g = s->generator;
-  opi_fork_wish wish = {
-      .sequence = s, .seed = seed, .ctx = ctx, .status = OPIPE_PENDING, .why = OPIPE_ERROR_INIT};
-  opi_lock_take(&g->lock);
-  wish.next = g->forks;
-  g->forks = &wish;
-  opi_generator_fork_due(g);
-  while (wish.status == OPIPE_PENDING)
-    opi_lock_wait(&g->lock, UINT64_MAX);
-  if (wish.status == OPIPE_OK) {
-    *out_sequence = wish.other->handle;
-    opi_generator_kick(g);
-  }
-  opi_lock_give(&g->lock);
-  return wish.status < 0 ? opi_fail(err, wish.status, "%s", wish.why.message) : OPIPE_OK;
+  OPI_TRY(opi_generator_enter(s->generator, "sequence_fork", err));
+  const opipe_status status = fork_locked(s, seed, ctx, out_sequence, err);
+  opi_generator_leave(s->generator);
+  return status;
 }
 
-/* ---- the rest ---- */
+static opipe_status truncate_locked(opi_host_sequence *s, uint32_t n_ids, opipe_error *err) {
+  OPI_TRY(opi_generator_check(s->generator, "sequence_truncate", err));
+  if (s->end == OPIPE_END_NONE)
+    return opi_fail(err, OPIPE_E_STATE, "sequence_truncate: a turn is under way");
+  if (opi_turns_truncate(s->home->turns, s->number, n_ids, err) < 0)
+    return opi_error_prefix(err, "sequence_truncate: ");
+  return OPIPE_OK;
+}
 
 opipe_status opi_sequence_truncate(opi_host_sequence *s, uint32_t n_ids, opipe_error *err) {
-  opi_generator *g = s->generator;
-  opi_lock_take(&g->lock);
-  opipe_status status = opi_generator_check(g, "sequence_truncate", err);
-  if (status == OPIPE_OK && opi_turns_truncate(s->home->turns, s->number, n_ids, err) < 0)
-    status = opi_error_prefix(err, "sequence_truncate: ");
-  opi_lock_give(&g->lock);
+  OPI_TRY(opi_generator_enter(s->generator, "sequence_truncate", err));
+  const opipe_status status = truncate_locked(s, n_ids, err);
+  opi_generator_leave(s->generator);
   return status;
 }
 
 opipe_status opi_sequence_draft(opi_host_sequence *s, const uint32_t *ids, uint32_t n_ids,
                                 opipe_error *err) {
   opi_generator *g = s->generator;
-  opi_lock_take(&g->lock);
+  OPI_TRY(opi_generator_enter(g, "sequence_draft", err));
   opipe_status status = opi_generator_check(g, "sequence_draft", err);
   if (status == OPIPE_OK && opi_turns_draft(s->home->turns, s->number, ids, n_ids, err) < 0)
     status = opi_error_prefix(err, "sequence_draft: ");
-  opi_lock_give(&g->lock);
+  opi_generator_leave(g);
   return status;
-}
-
-/* Ends the turn, if there is one. Under the lock. */
-static opipe_status cancel(opi_host_sequence *s, opipe_error *err) {
-  opi_generator *g = s->generator;
-  OPI_TRY(opi_turns_cancel(s->home->turns, s->number, err));
-  opi_generator_grant(g);
-  opi_generator_fork_due(g); /* nothing of it is in flight any more */
-  opi_lock_signal(&g->lock);
-  opi_generator_kick(g);
-  return OPIPE_OK;
 }
 
 opipe_status opi_sequence_cancel(opi_host_sequence *s, opipe_error *err) {
   opi_generator *g = s->generator;
   opipe_status status = OPIPE_OK;
   OPI_TRY(opi_generator_enter(g, "sequence_cancel", err));
-  if (opi_generator_in_callback())
+  if (g->telling) {
     s->gives_up = s->end == OPIPE_END_NONE;
-  else
-    status = cancel(s, err);
+  } else {
+    opi_generator_tell(g);
+    status = opi_turns_cancel(s->home->turns, s->number, err);
+    opi_generator_told(g);
+  }
+  opi_generator_kick(g);
   opi_generator_leave(g);
   return status;
 }
 
 void opi_sequence_leave(opi_host_sequence *s) {
-  (void)opi_sequence_cancel(s, NULL);
+  opi_generator *g = s->generator;
+  opi_lock_take(&g->lock);
+  if (g->telling && opi_generator_in_callback()) {
+    s->gives_up = s->end == OPIPE_END_NONE;
+  } else {
+    opi_generator_tell(g);
+    (void)opi_turns_cancel(s->home->turns, s->number, NULL);
+    opi_generator_told(g);
+  }
+  opi_generator_kick(g);
+  opi_lock_give(&g->lock);
 }
 
 void opi_sequence_end(void *sequence) {
   opi_host_sequence *s = sequence;
   opi_generator *g = s->generator;
   opi_lock_take(&g->lock);
-  (void)opi_turns_release(s->home->turns, s->number, NULL);
-  s->open = false;
-  s->deadline_ns = UINT64_MAX;
+  s->leaves = true;
+  if (!g->telling) {
+    opi_generator_tell(g);
+    opi_generator_told(g);
+  }
   opi_generator_kick(g);
   opi_lock_give(&g->lock);
 }
@@ -331,8 +337,8 @@ opipe_status opi_sequence_wait(opi_host_sequence *s, uint32_t n_tokens, uint64_t
   for (;;) {
     if (g->params.driven)
       opi_generator_pump(g);
-    if (s->end != OPIPE_END_NONE || s->n_tokens >= n_tokens)
-      break;
+    if (s->says == OPI_SAYS_NOTHING && (s->end != OPIPE_END_NONE || s->n_tokens >= n_tokens))
+      break; /* and its callbacks have returned */
     status = opi_generator_check(g, "sequence_wait", err);
     if (status == OPIPE_OK && opi_clock_ns() >= until) {
       status =
@@ -361,12 +367,15 @@ opipe_status opi_sequence_describe(opi_host_sequence *s, opipe_sequence_info *ou
   OPI_TRY(opi_generator_enter(g, "sequence_info", err));
   const opi_sequence_info info = opi_batch_info(opi_turns_batch(s->home->turns), s->number);
   const opi_turn_info turn = opi_turns_info(s->home->turns, s->number);
+  /* Others see what callbacks have been told once these have returned. */
+  const uint32_t hidden = opi_generator_in_callback() ? OPI_SAYS_NOTHING : s->says;
+  const uint32_t end = hidden == OPI_SAYS_END ? OPIPE_END_NONE : s->end;
   *out = (opipe_sequence_info){.state = states[info.state],
-                               .end = s->end,
-                               .status = s->end == OPIPE_END_FAILED ? s->why.status : OPIPE_OK,
+                               .end = end,
+                               .status = end == OPIPE_END_FAILED ? s->why.status : OPIPE_OK,
                                .n_ids = info.n_ids,
                                .n_prompt = s->n_prompt,
-                               .n_tokens = s->n_tokens,
+                               .n_tokens = s->n_tokens - (hidden == OPI_SAYS_TOKEN),
                                .branch = turn.branch,
                                .n_evicted = info.n_evicted,
                                .n_reused = info.n_reused,

@@ -9,10 +9,11 @@
  * does it instead, and so do the host's calls.
  *
  * Invariants
- * - Everything below `lock` (asks.h, sequences, flights) is touched with it held. Callbacks run
- *   with it held too. Functions that may be called inside one leave the sequences of passes in
- *   flight alone: they open sequences, begin turns of idle ones, look. A cancel is noted, and done
- *   when the turns are at rest (opi_generator_grant).
+ * - Everything below `lock` (asks.h, sequences, flights) is touched with it held.
+ * - Callbacks run without it, but only on a thread that tells (opi_generator_tell), and one tells
+ * at a time: it alone ends passes and turns. Cancels, releases and deadlines that come meanwhile
+ * are noted, and done before it stops telling (opi_generator_grant). Other calls open sequences,
+ *   begin turns of idle ones, fork and look, whatever is being told.
  * - Each replica has a runner, sequences, pages and a thread of its own; a sequence keeps its
  *   replica, and so do its forks.
  * - A runner is called by one thread at a time: by its replica's, without the lock while it waits,
@@ -53,18 +54,17 @@ void opi_generator_stop(opi_generator *generator);
 void opi_generator_close(opi_generator *generator);
 /* driven: ends and begins passes as far as it can without waiting. Accepts NULL. */
 void opi_generator_step(opi_generator *generator);
-/* Is this thread inside a callback? Functions below with (*) may be called there, on sequences of
- * the callback's own generator. */
+/* Is this thread inside a callback? Functions below but opi_sequence_wait may be called there, on
+ * sequences of the callback's own generator; of another's they answer STATE. */
 bool opi_generator_in_callback(void);
 
-/* (*) All fields but struct_size and bubble. Errors: STATE: in another's callback. */
+/* All fields but struct_size and bubble. */
 opipe_status opi_generator_info(opi_generator *generator, opipe_generation_info *out,
                                 opipe_error *err);
 
-/* (*) `params` are checked as structs, and whole. */
+/* `params` are checked as structs, and whole. */
 opipe_status opi_sequence_open(opi_generator *generator, const opipe_generate_params *params,
                                opipe_sequence **out_sequence, opipe_error *err);
-/* (*) */
 opipe_status opi_sequence_append(opi_host_sequence *sequence, const opipe_generate_params *params,
                                  opipe_error *err);
 /* ctx: of the other's callbacks. */
@@ -73,16 +73,16 @@ opipe_status opi_sequence_fork(opi_host_sequence *sequence, const uint64_t *seed
 opipe_status opi_sequence_truncate(opi_host_sequence *sequence, uint32_t n_ids, opipe_error *err);
 opipe_status opi_sequence_draft(opi_host_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
                                 opipe_error *err);
-/* (*) Inside a callback the turn ends once the callback has returned. */
+/* While a thread tells, the turn ends once it has. */
 opipe_status opi_sequence_cancel(opi_host_sequence *sequence, opipe_error *err);
 opipe_status opi_sequence_wait(opi_host_sequence *sequence, uint32_t n_tokens, uint64_t timeout_ns,
                                opipe_error *err);
-/* (*) Both. */
 opipe_status opi_sequence_describe(opi_host_sequence *sequence, opipe_sequence_info *out,
                                    opipe_error *err);
 opipe_status opi_sequence_ids(opi_host_sequence *sequence, uint32_t first, uint32_t n_ids,
                               uint32_t *out, opipe_error *err);
-/* The handle is being released: ends the turn, so that calls inside return. */
+/* The handle is being released: ends the turn, so that calls inside return. Waits for callbacks,
+ * except inside one. */
 void opi_sequence_leave(opi_host_sequence *sequence);
 
 #endif /* OPI_GENERATE_SEQUENCES_H */

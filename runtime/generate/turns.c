@@ -93,7 +93,8 @@ opi_turns_counts opi_turns_count(const opi_turns *turns) {
 
 opi_turn_info opi_turns_info(const opi_turns *turns, uint32_t sequence) {
   const opi_turn *turn = &turns->turns[sequence];
-  return (opi_turn_info){turn->branch, turn->record.n_drafted, turn->record.n_accepted};
+  return (opi_turn_info){turn->branch, turn->n_held, turn->record.n_drafted,
+                         turn->record.n_accepted};
 }
 
 /* ---- asking ---- */
@@ -154,6 +155,7 @@ opipe_status opi_turns_submit(opi_turns *turns, const uint32_t *ids, uint32_t n_
   turn->family = new_family(turns);
   turn->n_answers = sampling->n - 1;
   turn->n_held = 0;
+  turn->n_told = 0;
   turn->record = (opi_draft_record){0};
   turns->n_kept += turn->n_answers;
   return OPIPE_OK;
@@ -177,36 +179,81 @@ opipe_status opi_turns_extend(opi_turns *turns, uint32_t sequence, const uint32_
   return OPIPE_OK;
 }
 
-opipe_status opi_turn_fork(opi_turns *turns, uint32_t sequence, const uint64_t *seed,
-                           uint32_t *out_sequence, opipe_error *err) {
-  OPI_TRY(opi_batch_fork(turns->batch, sequence, out_sequence, err));
+/* The turn of a fork that is open: as of `sequence`, with a branch or a family of its own. */
+static void copy_turn(opi_turns *turns, uint32_t sequence, const uint64_t *seed, uint32_t other) {
   const opi_turn *turn = &turns->turns[sequence];
-  opi_turn *other = &turns->turns[*out_sequence];
-  *other = *turn;
-  copy_sampling(other, &turn->sampling);
-  other->n_answers = 0;
-  other->record = (opi_draft_record){0};
+  opi_turn *o = &turns->turns[other];
+  *o = *turn;
+  copy_sampling(o, &turn->sampling);
+  o->n_answers = 0;
+  o->n_told = 0;
+  o->record = (opi_draft_record){0};
   if (seed == NULL) {
     opi_turn_family *family = &turns->families[turn->family];
     ++family->refs;
-    other->branch = family->next_branch++;
+    o->branch = family->next_branch++;
   } else {
-    other->sampling.seed = *seed;
-    other->branch = 0;
-    other->family = new_family(turns);
+    o->sampling.seed = *seed;
+    o->branch = 0;
+    o->family = new_family(turns);
   }
+}
+
+opipe_status opi_turn_twin(opi_turns *turns, uint32_t sequence, uint32_t *out_sequence,
+                           opipe_error *err) {
+  OPI_TRY(opi_batch_fork(turns->batch, sequence, out_sequence, err));
+  copy_turn(turns, sequence, NULL, *out_sequence);
   return OPIPE_OK;
 }
 
+/* Tokens that a fork of n_ids still has to show: those that may become a stop, in on_logits also
+ * those of a draft. */
+static void hold_back(const opi_turns *turns, uint32_t sequence, uint32_t n_ids, opi_turn *fork) {
+  const opi_turn *turn = &turns->turns[sequence];
+  const uint32_t n_old = opi_batch_info(turns->batch, sequence).n_ids;
+  if (turn->shows) {
+    fork->n_held = opi_turn_held(&turn->sampling, opi_batch_ids(turns->batch, sequence), n_ids,
+                                 turn->n_prompt);
+    memcpy(fork->held, turn->held + turn->told_at + 1 - fork->n_held,
+           fork->n_held * sizeof *fork->held);
+  }
+  for (uint32_t i = 0; !turn->shows && n_old + i < n_ids; ++i)
+    fork->held[fork->n_held++] = turns->sampled[i];
+}
+
 opipe_status opi_turns_fork(opi_turns *turns, uint32_t sequence, const uint64_t *seed,
-                            uint32_t *out_sequence, opipe_error *err) {
+                            uint32_t *out_sequence, uint32_t *out_end, opipe_error *err) {
   const uint32_t n = turns->params.batch.pool.n_sequences;
   const uint32_t n_open = opi_batch_count(turns->batch).open;
   if (n_open < n && n_open + turns->n_kept >= n) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u sequences are open and %u kept for answers, of %u",
                     n_open, turns->n_kept, n);
   }
-  return opi_turn_fork(turns, sequence, seed, out_sequence, err);
+  if (sequence >= n)
+    return opi_fail(err, OPIPE_E_STATE, "sequence %u is not open", sequence);
+  const opi_sequence_info info = opi_batch_info(turns->batch, sequence);
+  const opi_turn *turn = &turns->turns[sequence];
+  const uint32_t n_ids = turn->n_told != 0 ? turn->n_told : info.n_ids;
+  bool goes_on = info.state != OPI_SEQUENCE_IDLE;
+  uint32_t n_stop = 0;
+  *out_end = OPI_TURN_GOES_ON;
+  if (turn->n_told != 0) {
+    *out_end = opi_turn_end(&turn->sampling, opi_batch_ids(turns->batch, sequence), n_ids,
+                            turn->n_prompt, opi_batch_context(turns->batch), &n_stop);
+    goes_on = *out_end == OPI_TURN_GOES_ON;
+  }
+  if (n_ids > info.n_ids && turn->n_held + n_ids - info.n_ids > OPI_SAMPLING_STOP_IDS) {
+    return opi_fail(err, OPIPE_E_LIMIT,
+                    "a fork with %u ids of a draft and %u more that are held back, %d at most",
+                    n_ids - info.n_ids, turn->n_held, OPI_SAMPLING_STOP_IDS);
+  }
+  OPI_TRY(opi_batch_branch(turns->batch, sequence, n_ids, goes_on, out_sequence, err));
+  copy_turn(turns, sequence, seed, *out_sequence);
+  if (turn->n_told != 0 && goes_on)
+    hold_back(turns, sequence, n_ids, &turns->turns[*out_sequence]);
+  else if (turn->n_told != 0)
+    turns->turns[*out_sequence].n_held = 0;
+  return OPIPE_OK;
 }
 
 opipe_status opi_turns_truncate(opi_turns *turns, uint32_t sequence, uint32_t n_ids,

@@ -6,8 +6,10 @@
  *   submit ─► opi_turns_next ─► (the caller computes the pass) ─► opi_turns_done ─► events
  *
  * A turn's tokens are those of its sequence alone: of ids, sampling, branch and the host's choice.
- * Nothing is allocated after opi_turns_create. One thread at a time; events come from inside
- * opi_turns_done and opi_turns_cancel, and must not call functions of the same turns. */
+ * Nothing is allocated after opi_turns_create. One thread at a time. Events come from inside
+ * opi_turns_done and opi_turns_cancel. While one is told, all functions may be called, also by
+ * another thread if the event lets it, but opi_turns_done, _cancel and _release, and inside
+ * opi_turns_done opi_turns_next. */
 #ifndef OPI_GENERATE_TURNS_H
 #define OPI_GENERATE_TURNS_H
 
@@ -60,13 +62,17 @@ opipe_status opi_turns_submit(opi_turns *turns, const uint32_t *ids, uint32_t n_
 opipe_status opi_turns_extend(opi_turns *turns, uint32_t sequence, const uint32_t *ids,
                               uint32_t n_ids, const opi_sampling *sampling, opipe_error *err);
 /* Opens another that goes on from the same ids by itself: with the next branch number, or branch 0
- * of *seed. Ids that are held back are shown by both. Errors: of opi_batch_fork. */
+ * of *seed. While on_token of the sequence is told, these are the ids up to that token; while
+ * on_logits is, those before its position. Ids that are held back are shown by both. *out_end:
+ * OPI_TURN_GOES_ON, or why its turn is over with the last of them, which no event tells. Errors: of
+ * opi_batch_branch; LIMIT: no room for all that is held back (in on_logits, behind a draft). */
 opipe_status opi_turns_fork(opi_turns *turns, uint32_t sequence, const uint64_t *seed,
-                            uint32_t *out_sequence, opipe_error *err);
+                            uint32_t *out_sequence, uint32_t *out_end, opipe_error *err);
 /* Leaves the first n_ids of an idle sequence. */
 opipe_status opi_turns_truncate(opi_turns *turns, uint32_t sequence, uint32_t n_ids,
                                 opipe_error *err);
-/* The host's draft for the next token, instead of one of n-grams. Errors: of opi_batch_draft;
+/* The host's draft for the next token, instead of one of n-grams, also while on_token of the
+ * sequence is told. Errors: of opi_batch_draft;
  * INVALID: an id that the model does not read. */
 opipe_status opi_turns_draft(opi_turns *turns, uint32_t sequence, const uint32_t *ids,
                              uint32_t n_ids, opipe_error *err);
@@ -90,6 +96,7 @@ opi_turns_counts opi_turns_count(const opi_turns *turns);
 
 typedef struct opi_turn_info {
   uint32_t branch;
+  uint32_t n_held; /* the last of its ids that no event has told */
   uint64_t n_drafted, n_accepted; /* ids, of all turns of the sequence */
 } opi_turn_info;
 opi_turn_info opi_turns_info(const opi_turns *turns, uint32_t sequence);

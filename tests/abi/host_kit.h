@@ -29,23 +29,29 @@ typedef struct host_kit {
   opipe_error err;
 } host_kit;
 
-/* Loads, binds by `dims` [n_dims] (flags: OPIPE_BIND_*) and plans. */
-static inline opipe_status kit_plan_dims(host_kit *k, const opipe_context_params *context,
-                                         const char *file, const opipe_dim *dims, uint32_t n_dims,
-                                         uint32_t flags, const opipe_plan_params *params) {
-  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(file)};
-  const opipe_bind_options bind = {.struct_size = sizeof bind,
-                                   .flags = flags,
-                                   .dims = dims,
-                                   .n_dims = n_dims,
-                                   .dims_stride = sizeof(opipe_dim)};
+static inline opipe_status kit_load(host_kit *k, const opipe_context_params *context,
+                                    const char *path) {
+  const opipe_load_params load = {.struct_size = sizeof load, .path = path};
   memset(k, 0, sizeof(*k));
-  k->err.struct_size = sizeof(k->err);
+  k->err = (opipe_error)OPIPE_ERROR_INIT;
   opipe_status status = opipe_get_api(OPIPE_VIEW, &k->api, &k->err);
   if (status == OPIPE_OK)
     status = k->api->context_create(context, &k->context, &k->err);
   if (status == OPIPE_OK)
     status = k->api->model_load(k->context, &load, &k->model, &k->err);
+  return status;
+}
+
+/* Loads, binds by `dims` [n_dims] (flags: OPIPE_BIND_*) and plans. */
+static inline opipe_status kit_plan_dims(host_kit *k, const opipe_context_params *context,
+                                         const char *file, const opipe_dim *dims, uint32_t n_dims,
+                                         uint32_t flags, const opipe_plan_params *params) {
+  const opipe_bind_options bind = {.struct_size = sizeof bind,
+                                   .flags = flags,
+                                   .dims = dims,
+                                   .n_dims = n_dims,
+                                   .dims_stride = sizeof(opipe_dim)};
+  opipe_status status = kit_load(k, context, opi_test_source(file));
   if (status == OPIPE_OK)
     status = k->api->model_bind(k->model, &bind, &k->bound, &k->err);
   if (status == OPIPE_OK)

@@ -7,9 +7,11 @@
 #define TESTS_ABI_MIXES_H
 
 #include <stdio.h>
-#include <time.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/abi/host_kit.h"
+#include "tests/abi/mix_cover.h"
 
 enum { MIX_SEQUENCES = 24, MIX_FORKS = 3, MIX_ALL = MIX_SEQUENCES + MIX_FORKS, MIX_ROOM = 80 };
 
@@ -19,6 +21,7 @@ typedef struct mix_form {
   const char *name;
   uint32_t context;
   bool shared;
+  bool one_head; /* of keys and values: no tensor groups */
 } mix_form;
 
 static const mix_form mix_forms[] = {
@@ -65,16 +68,22 @@ enum {
   MIX_SHORT = MIX_FORMS - 4 /* the last four add nothing to a cover */
 };
 
-/* Levels of what varies beside the form; a way holds an index of each. */
-enum { MIX_STAGES, MIX_GROUPS, MIX_ROWS, MIX_DRIVER, MIX_TRANSPORT, MIX_PAGE, MIX_FACTORS };
-static const uint32_t mix_levels[MIX_FACTORS] = {4, 4, 4, 2, 3, 2};
 static const uint32_t mix_rows[] = {7, 64, 1, MIX_ROOM};
-static const char *const mix_transports[] = {"local", "strict", "emulated"};
+static const char *const mix_transports[] = {"local", "strict", "emulated", "shm"};
 static const uint32_t mix_pages[] = {64, 128};
-typedef struct mix_way {
-  const mix_form *form;
-  uint32_t at[MIX_FACTORS];
-} mix_way;
+
+static inline uint32_t mix_ranks(const mix_way *w) {
+  return (w->at[MIX_STAGES] + 1) * (w->at[MIX_COPIES] + 1) * (w->at[MIX_WIDTH] + 1);
+}
+
+/* Two processes have as many ranks each, which the library computes by its threads. ctx: the forms.
+ */
+static inline bool mix_may(const void *ctx, const mix_way *w) {
+  const mix_form *forms = ctx;
+  const bool apart = w->at[MIX_TRANSPORT] == MIX_SHM;
+  return (!apart || (mix_ranks(w) % 2 == 0 && w->at[MIX_DRIVER] == 0)) &&
+         (w->at[MIX_WIDTH] == 0 || !forms[w->at[MIX_FORM]].one_head);
+}
 
 /* A sequence as it was, or (forced) as it is to be. */
 typedef struct mix_record {
@@ -90,7 +99,10 @@ typedef struct mix_counts {
 
 typedef struct mix {
   host_kit k;
-  uint32_t n_stages, n_vocab;
+  opipe_team *team; /* NULL: one process */
+  pid_t follower;   /* process 1; 0: none */
+  const mix_form *form;
+  uint32_t n_ranks, n_vocab;
   bool driven;
   mix_record records[MIX_ALL];
   mix_counts *counts;
@@ -117,56 +129,73 @@ static inline opipe_status mix_on_logits(void *ctx, opipe_sequence *sequence, ui
   return OPIPE_OK;
 }
 
-static inline void mix_open(mix *m, const mix_way *w) {
-  static char own[512], strict[512];
-  const mix_form *form = w->form;
-  const uint32_t page = mix_pages[w->at[MIX_PAGE]], rows = mix_rows[w->at[MIX_ROWS]];
-  const char *plugins[2] = {own, strict};
-  char file[128];
-  (void)snprintf(own, sizeof own, "%s", opi_test_build("lib/onnx-pipe"));
-  (void)snprintf(strict, sizeof strict, "%s",
-                 opi_test_build("tests/plugins/opipe-transport-strict.so"));
-  (void)snprintf(file, sizeof file, "%s/%s/model.onnx",
-                 form->shared ? "models/modern" : "tests/data", form->name);
-  const opipe_context_params context = {
-      .struct_size = sizeof context, .plugin_paths = plugins, .n_plugin_paths = 2};
+/* ---- opening ---- */
+
+static inline opipe_status mix_plan(mix *m, const mix_way *w, bool reference) {
+  const uint32_t page = mix_pages[w->at[MIX_PAGE]];
   const bool queues = w->at[MIX_TRANSPORT] == 2; /* devices that queue work, too */
   const opipe_device_choice device = {
       .kind = queues ? "emulated" : "cpu", .options = queues ? "async=1" : NULL, .threads = 1};
   /* pages of 1.2 contexts, rounded up */
   const opipe_generation_params generation = {
       .struct_size = sizeof generation,
-      .context = form->context,
-      .n_tokens = (form->context > page ? 3 : 2) * (uint64_t)page,
+      .context = m->form->context,
+      .n_tokens = (m->form->context > page ? 3 : 2) * (uint64_t)page,
       .page = page,
-      .rows = rows,
+      .rows = mix_rows[w->at[MIX_ROWS]],
       .active = 8,
       .groups = w->at[MIX_GROUPS] + 1,
       .draft = 3};
-  const opipe_plan_params params = {.struct_size = sizeof params,
-                                    .n_stages = w->at[MIX_STAGES] + 1,
-                                    .devices = &device,
-                                    .n_devices = 1,
-                                    .devices_stride = sizeof device,
-                                    .transport = mix_transports[w->at[MIX_TRANSPORT]],
-                                    .generation = &generation};
-  const opipe_load_params load = {
-      .struct_size = sizeof load,
-      .path = form->shared ? opi_test_shared(file) : opi_test_source(file)};
-  memset(m, 0, offsetof(mix, counts));
-  m->n_stages = params.n_stages;
+  const opipe_plan_params params = {
+      .struct_size = sizeof params,
+      .n_stages = w->at[MIX_STAGES] + 1,
+      .replicas = w->at[MIX_COPIES] + 1,
+      .tensor = w->at[MIX_WIDTH] + 1,
+      .devices = &device,
+      .n_devices = 1,
+      .devices_stride = sizeof device,
+      .transport = mix_transports[reference && m->follower != 0 ? 0 : w->at[MIX_TRANSPORT]],
+      .team = reference ? NULL : m->team,
+      .generation = &generation};
+  return m->k.api->plan_make(m->k.model, &params, &m->k.plan, &m->k.err);
+}
+
+/* Joins the team of two processes. */
+static inline opipe_status mix_join(mix *m, const char *job, uint32_t rank) {
+  opipe_team_params params = opipe_team_params_init();
+  params.rank = rank;
+  params.size = 2;
+  params.job = job;
+  params.launcher = "none";
+  return m->k.api->team_open(m->k.context, &params, &m->team, &m->k.err);
+}
+
+/* job NULL: one process. */
+static inline opipe_status mix_open(mix *m, const mix_way *w, const char *job, uint32_t rank) {
+  static char own[512], strict[512];
+  const char *plugins[2] = {own, strict};
+  char file[128];
+  (void)snprintf(own, sizeof own, "%s", opi_test_build("lib/onnx-pipe"));
+  (void)snprintf(strict, sizeof strict, "%s",
+                 opi_test_build("tests/plugins/opipe-transport-strict.so"));
+  (void)snprintf(file, sizeof file, "%s/%s/model.onnx",
+                 m->form->shared ? "models/modern" : "tests/data", m->form->name);
+  const opipe_context_params context = {
+      .struct_size = sizeof context, .plugin_paths = plugins, .n_plugin_paths = 2};
+  m->n_ranks = mix_ranks(w);
   m->driven = w->at[MIX_DRIVER] == 1;
-  m->k.err = (opipe_error)OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &m->k.api, &m->k.err), &m->k.err);
-  OPI_ASSERT_OK_FATAL(m->k.api->context_create(&context, &m->k.context, &m->k.err), &m->k.err);
-  OPI_ASSERT_OK_FATAL(m->k.api->model_load(m->k.context, &load, &m->k.model, &m->k.err), &m->k.err);
-  OPI_ASSERT_OK_FATAL(m->k.api->plan_make(m->k.model, &params, &m->k.plan, &m->k.err), &m->k.err);
+  opipe_status status =
+      kit_load(&m->k, &context, m->form->shared ? opi_test_shared(file) : opi_test_source(file));
+  if (status == OPIPE_OK && job != NULL)
+    status = mix_join(m, job, rank);
+  return status == OPIPE_OK ? mix_plan(m, w, false) : status;
 }
 
 static inline void mix_session(mix *m, bool reference) {
   const opipe_session_params params = {
       .struct_size = sizeof params,
       .threads = m->driven && !reference ? OPIPE_THREADS_HOST : OPIPE_THREADS_LIBRARY,
+      .team = reference ? NULL : m->team,
       .flags = reference ? OPIPE_SESSION_REFERENCE : 0};
   opipe_generation_info info = opipe_generation_info_init();
   OPI_ASSERT_OK_FATAL(kit_open(&m->k, &params), &m->k.err);
@@ -174,9 +203,78 @@ static inline void mix_session(mix *m, bool reference) {
   m->n_vocab = info.n_vocab;
 }
 
+/* Closes the session, and what was there for more than one process. */
+static inline opipe_status mix_leave(mix *m) {
+  opipe_gather_params end = opipe_gather_params_init();
+  opipe_status status = OPIPE_OK;
+  end.name = "end";
+  m->k.api->session_close(m->k.session);
+  m->k.session = NULL;
+  if (m->team == NULL)
+    return OPIPE_OK;
+  status = m->k.api->team_gather(m->team, &end, &m->k.err);
+  m->k.api->plan_destroy(m->k.plan);
+  m->k.plan = NULL;
+  m->k.api->team_close(m->team);
+  m->team = NULL;
+  return status;
+}
+
+/* Process 1, from beginning to end. */
+static inline void mix_follow(mix *m, const mix_way *w, const char *job) {
+  opipe_session_params params = opipe_session_params_init();
+  opipe_status status = mix_open(m, w, job, 1);
+  params.team = m->team;
+  if (status == OPIPE_OK)
+    status = kit_open(&m->k, &params);
+  if (status == OPIPE_OK)
+    status = m->k.api->session_follow(m->k.session, &m->k.err);
+  if (status == OPIPE_OK)
+    status = mix_leave(m);
+  if (status < 0)
+    (void)fprintf(stderr, "process 1: %d: %s\n", (int)status, m->k.err.message);
+  kit_close(&m->k);
+  _exit(status < 0 ? 1 : 0);
+}
+
+/* Opens what a way needs: process 1 is forked before there is anything that it must not have. */
+static inline void mix_begin_all(mix *m, const mix_way *w, uint64_t run) {
+  char job[64];
+  (void)snprintf(job, sizeof job, "mix-%d-%lu", (int)getpid(), run);
+  if (w->at[MIX_TRANSPORT] == MIX_SHM) {
+    (void)fflush(NULL);
+    m->follower = fork();
+    OPI_ASSERT_FATAL(m->follower >= 0);
+    if (m->follower == 0)
+      mix_follow(m, w, job);
+  }
+  OPI_ASSERT_OK_FATAL(mix_open(m, w, m->follower == 0 ? NULL : job, 0), &m->k.err);
+  mix_session(m, false);
+}
+
+/* Ends it; the same plan's reference is open then. */
+static inline void mix_end_all(mix *m, const mix_way *w) {
+  int status = 0;
+  OPI_ASSERT_OK(mix_leave(m), &m->k.err);
+  if (m->follower != 0) {
+    OPI_ASSERT(waitpid(m->follower, &status, 0) == m->follower);
+    OPI_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OPI_ASSERT_OK_FATAL(mix_plan(m, w, true), &m->k.err);
+  }
+  mix_session(m, true);
+}
+
+/* Every rank as far as it goes; sleeps a moment if none does. */
 static inline void mix_drive(mix *m) {
-  for (uint32_t r = 0; m->driven && r < m->n_stages; ++r)
-    OPI_ASSERT_FATAL(m->k.api->session_drive(m->k.session, r, 1000, &m->k.err) >= 0);
+  bool moved = !m->driven;
+  for (uint32_t r = 0; m->driven && r < m->n_ranks; ++r) {
+    const opipe_status status = m->k.api->session_drive(m->k.session, r, 0, &m->k.err);
+    moved = moved || status == OPIPE_OK;
+    if (status < 0)
+      OPI_ASSERT_OK_FATAL(status, &m->k.err);
+  }
+  if (!moved)
+    (void)m->k.api->session_drive(m->k.session, 0, 50000, &m->k.err);
 }
 
 /* Until the turn has so many tokens, or has ended. */
@@ -231,17 +329,9 @@ static inline void mix_begin(mix *m, uint32_t first, uint32_t end, uint32_t cont
 /* The branch has its own random numbers, and what the other's logits were before. */
 static inline void mix_fork(mix *m, uint32_t of, uint32_t fork, const uint64_t *seed) {
   mix_record *r = &m->records[of], *other = &m->records[MIX_SEQUENCES + fork];
-  opipe_status status = OPIPE_E_STATE;
   mix_until(m, r, 1);
-  for (uint32_t i = 0; status == OPIPE_E_STATE && i < 100000; ++i) {
-    status = m->k.api->sequence_fork(r->sequence, seed, other, &other->sequence, &m->k.err);
-    if (status != OPIPE_E_STATE)
-      continue;
-    mix_drive(m);
-    if (!m->driven) /* until its rows have landed, at the latest those of the turn's end */
-      (void)nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-  }
-  OPI_ASSERT_OK_FATAL(status, &m->k.err);
+  OPI_ASSERT_OK_FATAL(
+      m->k.api->sequence_fork(r->sequence, seed, other, &other->sequence, &m->k.err), &m->k.err);
   other->n_prompt = r->n_prompt;
 }
 
@@ -292,7 +382,6 @@ static inline void mix_collect(mix *m) {
 
 static inline void mix_run(mix *m, uint32_t context) {
   static const uint64_t seed = 77;
-  mix_session(m, false);
   mix_begin(m, 0, 12, context);
   mix_until(m, &m->records[0], 2);
   mix_draft(m, 2);
@@ -310,8 +399,6 @@ static inline void mix_run(mix *m, uint32_t context) {
     mix_again(m, twice[i], context);
   }
   mix_collect(m);
-  m->k.api->session_close(m->k.session);
-  m->k.session = NULL;
 }
 
 /* ---- alone ---- */
@@ -338,57 +425,30 @@ static inline void mix_compare(mix *m, const mix_way *w, uint32_t i) {
   m->k.api->sequence_release(alone.sequence);
   for (uint32_t n = r->n_prompt; n < r->n_ids; ++n) {
     m->counts->compared += r->hash[n] != 0;
-    (void)opi_test_check(r->hash[n] == 0 || r->hash[n] == alone.hash[n], __FILE__, __LINE__, false,
-                         "%s, stages %u, groups %u, rows %u, %s, %s, pages of %u: sequence %u has "
-                         "other logits than alone for token %u",
-                         w->form->name, w->at[MIX_STAGES] + 1, w->at[MIX_GROUPS] + 1,
-                         mix_rows[w->at[MIX_ROWS]], m->driven ? "host" : "library",
-                         mix_transports[w->at[MIX_TRANSPORT]], mix_pages[w->at[MIX_PAGE]], i, n);
+    (void)opi_test_check(
+        r->hash[n] == 0 || r->hash[n] == alone.hash[n], __FILE__, __LINE__, false,
+        "%s, stages %u, copies %u, width %u, groups %u, rows %u, %s, %s, pages of %u: sequence %u "
+        "has other logits than alone for token %u",
+        m->form->name, w->at[MIX_STAGES] + 1, w->at[MIX_COPIES] + 1, w->at[MIX_WIDTH] + 1,
+        w->at[MIX_GROUPS] + 1, mix_rows[w->at[MIX_ROWS]], m->driven ? "host" : "library",
+        mix_transports[w->at[MIX_TRANSPORT]], mix_pages[w->at[MIX_PAGE]], i, n);
   }
 }
 
 /* Compares one of `each` sequences, others in every run. */
-static inline void mix_try(const mix_way *w, uint32_t each, mix_counts *io_counts) {
+static inline void mix_try(const mix_form *forms, const mix_way *w, uint32_t each,
+                           mix_counts *io_counts) {
   static mix m;
+  memset(&m, 0, sizeof m);
   m.counts = io_counts;
-  mix_open(&m, w);
-  mix_run(&m, w->form->context);
-  mix_session(&m, true);
+  m.form = &forms[w->at[MIX_FORM]];
+  mix_begin_all(&m, w, io_counts->runs);
+  mix_run(&m, m.form->context);
+  mix_end_all(&m, w);
   for (uint32_t i = (uint32_t)(io_counts->runs % each); i < MIX_ALL; i += each)
     mix_compare(&m, w, i);
   kit_close(&m.k);
   ++io_counts->runs;
-}
-
-/* ---- covers ---- */
-
-enum { MIX_SEEN = MIX_FACTORS * 4 * MIX_FACTORS * 4 };
-
-/* The way of `form` that covers most pairs of levels not covered yet; *io_seen by factor, level,
- * factor, level. How many it covers. */
-static inline uint32_t mix_next(const mix_form *form, uint8_t *seen, opi_test_random *random,
-                                mix_way *out) {
-  enum { TRIES = 60 };
-  uint32_t most = 0;
-  for (uint32_t t = 0; t < TRIES; ++t) {
-    mix_way w = {.form = form};
-    uint32_t n = 0;
-    for (uint32_t f = 0; f < MIX_FACTORS; ++f)
-      w.at[f] = (uint32_t)(opi_test_next(random) % mix_levels[f]);
-    for (uint32_t a = 0; a < MIX_FACTORS; ++a) {
-      for (uint32_t b = a + 1; b < MIX_FACTORS; ++b)
-        n += seen[((a * 4 + w.at[a]) * MIX_FACTORS + b) * 4 + w.at[b]] == 0;
-    }
-    if (n <= most)
-      continue;
-    most = n;
-    *out = w;
-  }
-  for (uint32_t a = 0; most != 0 && a < MIX_FACTORS; ++a) {
-    for (uint32_t b = a + 1; b < MIX_FACTORS; ++b)
-      seen[((a * 4 + out->at[a]) * MIX_FACTORS + b) * 4 + out->at[b]] = 1;
-  }
-  return most;
 }
 
 /* The runs have brought about all that they were to. */

@@ -3,18 +3,18 @@
  * are idle for at most 2 % of the time, with the number of passes in flight that the plan chose by
  * the same times. ctest: timeout=120 nosan */
 #include "runtime/base/thread.h"
-#include "tests/abi/host_kit.h"
+#include "tests/abi/generate_kit.h"
 
 enum { SEQUENCES = 16, TOKENS = 7, STAGES = 4, STAGE_MS = 60 };
 
-typedef struct told {
+typedef struct timed {
   uint64_t at_ns[TOKENS];
   uint32_t n;
-} told;
+} timed;
 
 static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
                              opipe_error *err) {
-  told *t = ctx;
+  timed *t = ctx;
   (void)sequence, (void)token, (void)err;
   if (t->n < TOKENS)
     t->at_ns[t->n++] = opi_clock_ns();
@@ -41,20 +41,15 @@ static void open(host_kit *k) {
                                     .devices_stride = sizeof device,
                                     .costs = &costs,
                                     .generation = &generation};
-  const opipe_load_params load = {.struct_size = sizeof load,
-                                  .path = opi_test_source("tests/data/llama_8block/model.onnx")};
-  memset(k, 0, sizeof *k);
-  k->err = (opipe_error)OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->context_create(&context, &k->context, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->plan_make(k->model, &params, &k->plan, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
+  OPI_ASSERT_OK_FATAL(
+      kit_generate(k, &context, opi_test_source("tests/data/llama_8block/model.onnx"), &params,
+                   NULL),
+      &k->err);
 }
 
 /* The shortest of all rounds, in which every stage computes all sequences once. */
 static uint64_t shortest_round(host_kit *k) {
-  static told t[SEQUENCES];
+  static timed t[SEQUENCES];
   opipe_sequence *sequences[SEQUENCES];
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < SEQUENCES; ++i) {

@@ -12,16 +12,16 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "tests/abi/host_kit.h"
+#include "tests/abi/generate_kit.h"
 
-enum { THREADS = 4, HELD = 5, PROMPTS = 16, CONTEXT = 72, VOCAB = 24, IDS = 80, POOL = 6 };
+enum { THREADS = 4, HELD = 5, TABLE = 16, CONTEXT = 72, VOCAB = 24, IDS = 80, POOL = 6 };
 enum { NONE, FAILS, INVENTS, POISONS, REFUSES, FAULTS };
 
 /* Greedy answers, each by itself, up to the context. */
 typedef struct known {
   uint32_t ids[IDS], n_prompt, n;
 } known;
-static known table[PROMPTS];
+static known table[TABLE];
 
 typedef struct worker {
   host_kit *k;
@@ -122,7 +122,7 @@ static void fill_turn(worker *w, voice *v, opipe_generate_params *out) {
 }
 
 static void begin(worker *w, held *h) {
-  const known *prompt = &table[below(w, PROMPTS)];
+  const known *prompt = &table[below(w, TABLE)];
   opipe_generate_params p = opipe_generate_params_init();
   opipe_error err = OPIPE_ERROR_INIT;
   char sampling[96];
@@ -227,20 +227,14 @@ static void open_session(host_kit *k, const opipe_allocator *allocator) {
                                               .draft = 2};
   const opipe_plan_params params = {
       .struct_size = sizeof params, .n_stages = 2, .generation = &generation};
-  const opipe_load_params load = {
-      .struct_size = sizeof load,
-      .path = opi_test_source("tests/data/rows/group_query/model.onnx")};
-  memset(k, 0, sizeof *k);
-  k->err = (opipe_error)OPIPE_ERROR_INIT;
-  OPI_ASSERT_OK_FATAL(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->context_create(&context, &k->context, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(k->api->plan_make(k->model, &params, &k->plan, &k->err), &k->err);
-  OPI_ASSERT_OK_FATAL(kit_open(k, NULL), &k->err);
+  OPI_ASSERT_OK_FATAL(
+      kit_generate(k, &context, opi_test_source("tests/data/rows/group_query/model.onnx"), &params,
+                   NULL),
+      &k->err);
 }
 
 static void learn(host_kit *k) {
-  for (uint32_t i = 0; i < PROMPTS; ++i) {
+  for (uint32_t i = 0; i < TABLE; ++i) {
     known *own = &table[i];
     opipe_generate_params p = opipe_generate_params_init();
     opipe_sequence_info info = opipe_sequence_info_init();

@@ -5,56 +5,17 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "tests/abi/generate_kit.h"
 #include "tests/abi/team_kit.h"
 
-enum { PROMPTS = 6, TOKENS = 12 };
-
-typedef struct told {
-  uint32_t ids[TOKENS], n, n_ends, end;
-  uint64_t bits; /* of all rows of logits */
-  opipe_error why;
-} told;
-
-static opipe_status on_logits(void *ctx, opipe_sequence *sequence, uint32_t position, void *row,
-                              uint32_t n_vocab, uint32_t dtype, int64_t *io_id, opipe_error *err) {
-  told *t = ctx;
-  (void)sequence, (void)position, (void)dtype, (void)io_id, (void)err;
-  for (uint32_t i = 0; i < n_vocab; ++i)
-    t->bits = (t->bits ^ ((const uint32_t *)row)[i]) * UINT64_C(1099511628211);
-  return OPIPE_OK;
-}
-
-static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
-                             opipe_error *err) {
-  told *t = ctx;
-  (void)sequence, (void)err;
-  t->ids[t->n++ % TOKENS] = token->id;
-  return OPIPE_OK;
-}
-
-static void on_end(void *ctx, opipe_sequence *sequence, uint32_t reason, const opipe_error *why) {
-  told *t = ctx;
-  (void)sequence;
-  t->end = reason;
-  ++t->n_ends;
-  t->why = why == NULL ? (opipe_error)OPIPE_ERROR_INIT : *why;
-}
+enum { TOKENS = 12 };
 
 static void begin(host_kit *k, opipe_session *session, const char *sampling, told *t,
                   opipe_sequence **out) {
   for (uint32_t i = 0; i < PROMPTS; ++i) {
     uint32_t prompt[16];
-    opipe_generate_params p = opipe_generate_params_init();
+    const opipe_generate_params p = told_turn(i, prompt, sampling, &t[i]);
     t[i] = (told){.n = 0};
-    for (uint32_t j = 0; j < 3 + 2 * i; ++j)
-      prompt[j] = (7 * i + 3 * j) % 23;
-    p.ids = prompt;
-    p.n_ids = 3 + 2 * i;
-    p.sampling = sampling;
-    p.ctx = &t[i];
-    p.on_logits = on_logits;
-    p.on_token = on_token;
-    p.on_end = on_end;
     MUST_OK(k->api->session_generate(session, &p, &out[i], &k->err), &k->err);
   }
 }
@@ -93,30 +54,15 @@ static opipe_plan_params two_ranks(const member *m) {
 }
 
 static void begin_member(member *m) {
-  const opipe_load_params load = {
-      .struct_size = sizeof load,
-      .path = opi_test_source("tests/data/rows/group_query/model.onnx")};
   opipe_team_params params = opipe_team_params_init();
   host_kit *k = &m->k;
   memset(m, 0, sizeof *m);
-  k->err = (opipe_error)OPIPE_ERROR_INIT;
-  MUST_OK(opipe_get_api(OPIPE_VIEW, &k->api, &k->err), &k->err);
-  MUST_OK(k->api->context_create(NULL, &k->context, &k->err), &k->err);
-  MUST_OK(k->api->model_load(k->context, &load, &k->model, &k->err), &k->err);
+  MUST_OK(kit_load(k, NULL, opi_test_source("tests/data/rows/group_query/model.onnx")), &k->err);
   params.rank = me;
   params.size = W;
   params.job = job;
   params.launcher = "none";
   MUST_OK(k->api->team_open(k->context, &params, &m->team, &k->err), &k->err);
-}
-
-static void check_bytes(host_kit *k) {
-  opipe_memory_info p = opipe_memory_info_init(), q = opipe_memory_info_init();
-  MUST_OK(k->api->plan_memory(k->plan, me, &p, &k->err), &k->err);
-  MUST_OK(k->api->session_memory(k->session, me, &q, &k->err), &k->err);
-  MUST(p.params_bytes == q.params_bytes && p.activation_bytes == q.activation_bytes &&
-       p.workspace_bytes == q.workspace_bytes && p.boundary_bytes == q.boundary_bytes &&
-       p.state_bytes == q.state_bytes && p.total_bytes == q.total_bytes && q.state_bytes != 0);
 }
 
 static uint64_t shapes(host_kit *k) {
@@ -162,12 +108,12 @@ static void same_bits(void) {
   open_session(&m);
   const uint64_t n_shapes = shapes(k);
   MUST(n_shapes == 4);
-  check_bytes(k);
+  MUST(kit_bytes_as_predicted(k, me, 1));
   if (me == 0) {
     generate(k, k->session, together);
     generate_alone(&m, alone);
     for (uint32_t i = 0; i < PROMPTS; ++i) {
-      MUST(memcmp(alone[i].ids, together[i].ids, sizeof alone[i].ids) == 0);
+      MUST(memcmp(alone[i].ids, together[i].ids, TOKENS * sizeof(uint32_t)) == 0);
       MUST(alone[i].bits == together[i].bits);
     }
     opipe_generation_info info = opipe_generation_info_init();
@@ -177,7 +123,7 @@ static void same_bits(void) {
     be_refused(k);
     MUST_OK(k->api->session_follow(k->session, &k->err), &k->err);
   }
-  check_bytes(k);
+  MUST(kit_bytes_as_predicted(k, me, 1));
   MUST(shapes(k) == n_shapes);
   leave(&m);
 }

@@ -196,6 +196,13 @@ def check_plan(count):
         document = json.loads(r.out)
         count.that(document["generation"]["context"] == 1024, "plan's context", r.out)
         count.that(0 < document["passes"]["slice_rows"] <= 16 and document["passes"]["slices"] >= 64, "slices", r.out)
+    r = run("plan", model("group_query"), *options, "--context", "70", "--gap-ms", "0.5", "--memory", "2MiB", "--json")
+    if count.that(r.status == DONE, "plan by caps", r.err):
+        document = json.loads(r.out)
+        tokens, limits = [rank["tokens"] for rank in document["memory"]], document["passes"]["limits"]
+        count.that(document["generation"]["gap_ms"] == 0.5 and min(tokens) == tokens[limits] >= 70, "gap in ms, tokens", r.out)
+    r = run("plan", model("group_query"), *options, "--gap", "2", "--gap-ms", "1", "--context", "70")
+    count.that(r.status == REFUSED and "a gap of 2 passes and of 1 ms" in r.err, "two gaps", r.err)
     r = run("generate", model("alibi"), "--ids", "1", "--max-tokens", "1", "--stages", "1")
     count.that(r.status == DONE and said in r.err, "generate's default", r.err)
     for option in ("--auto", "--measure", "--train"):

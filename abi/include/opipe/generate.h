@@ -27,11 +27,17 @@
  * Callbacks are called one at a time per session, in the order of positions, on the thread that the
  * session keeps for generation, or (threads=HOST) on one inside session_generate, _drive,
  * sequence_wait or another function of sequences; an end also inside sequence_cancel, _release and
- * session_close. Inside them, on their own session: session_generate, session_generation,
- * sequence_append (of an idle sequence, as in its on_end), sequence_cancel (the turn ends once the
- * callback has returned), sequence_info and sequence_ids may be called; what they ask for begins
- * later. Every other function of the table answers OPIPE_E_STATE. They must be short, and must not
- * take a lock that another thread holds while it calls a function of generation. [callback]
+ * session_close. Passes wait for them, so they should be short; other threads' calls do not, except
+ * sequence_release and session_close, which return when no callback runs: hold no lock around these
+ * two that a callback takes (threads=HOST: around no function of generation). [callback]
+ *
+ * Inside callbacks, on their own session, all functions of generation may be called but
+ * sequence_wait; every other function of the table answers OPIPE_E_STATE. There, or while another
+ * thread is in one: sequence_cancel and sequence_release end the turn once the callback has
+ * returned; sequence_fork inside on_token takes the ids up to that token, inside on_logits those
+ * before `position`; sequence_draft inside on_token is for the token behind the last one sampled;
+ * sequence_append and _truncate need an idle sequence, as it is in its on_end. Another thread's
+ * sequence_wait and sequence_info tell what callbacks that have returned were told.
  *
  * threads=HOST: the host drives every rank (session_drive), which also begins and ends passes.
  *

@@ -605,8 +605,9 @@ typedef struct opipe_api {
   opipe_status (*sequence_append)(opipe_sequence *sequence, const opipe_generate_params *params,
                                   opipe_error *err);
   /* Opens another sequence with the same ids, turn and callbacks, which goes on by itself: with the
-   * next branch number (seed NULL), or as branch 0 of *seed. ctx: of its callbacks. Sleeps until no
-   * pass with the sequence is under way; threads=HOST: STATE while there is one. Errors: LIMIT. */
+   * next branch number (seed NULL), or as branch 0 of *seed. ctx: of its callbacks. Never waits:
+   * rows of the sequence that are under way are computed again. Errors: LIMIT: too many are open.
+   */
   opipe_status (*sequence_fork)(opipe_sequence *sequence, const uint64_t *seed, void *ctx,
                                 opipe_sequence **out_sequence, opipe_error *err);
   /* Leaves the first n_ids, at least 1, of an idle sequence. Errors: INVALID, with both numbers;
@@ -617,7 +618,8 @@ typedef struct opipe_api {
    * Errors: LIMIT: more than the plan's drafts; INVALID; STATE: its rows are under way. */
   opipe_status (*sequence_draft)(opipe_sequence *sequence, const uint32_t *ids, uint32_t n_ids,
                                  opipe_error *err);
-  /* Ends the turn, if there is one; the ids so far stay. */
+  /* Ends the turn, if there is one; the ids so far stay. Never waits: while callbacks run, it ends
+   * when they have returned (generate.h). */
   opipe_status (*sequence_cancel)(opipe_sequence *sequence, opipe_error *err);
   /* Sleeps until the latest answer has n_tokens (UINT32_MAX: all), or the turn has ended. Errors:
    * TIMEOUT after timeout_ns (UINT64_MAX: no limit), the turn goes on; if it ended with fewer
@@ -630,7 +632,8 @@ typedef struct opipe_api {
    * many. */
   opipe_status (*sequence_ids)(opipe_sequence *sequence, uint32_t first, uint32_t n_ids,
                                uint32_t *out_ids, opipe_error *err);
-  /* Ends its turn and gives its handle back; calls inside return. Accepts NULL. */
+  /* Ends its turn and gives its handle back; calls inside return. Waits for callbacks that run,
+   * except inside one (generate.h). Accepts NULL. */
   void (*sequence_release)(opipe_sequence *sequence);
   /* Reads the text of a genai_config.json, of a folder of ONNX Runtime GenAI, and writes it as JSON
    * with every default and every name by layer: "files" below the folder, "layers", "context",

@@ -360,12 +360,9 @@ class Sequence(Handle):
             _turns.pop(turn.key, None)
             raise
         other = Sequence(self.session, pointer, turn)
-        while True:  # tokens of the fork's own may come meanwhile
-            n_own = len(turn.tokens)
-            info = other.info
-            if len(turn.tokens) == n_own:
-                break
-        turn.tokens[:0] = latest.tokens[: info.n_tokens - n_own]
+        info = other.info
+        own = turn.tokens[:1]  # tokens of the fork's own may have come meanwhile
+        turn.tokens[:0] = [t for t in latest.tokens if t.position < own[0].position] if own else latest.tokens[: info.n_tokens]
         if turn.end is None and info.end is not None:
             turn.failure, turn.end = latest.failure, info.end
             _turns.pop(turn.key, None)

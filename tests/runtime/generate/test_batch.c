@@ -26,7 +26,8 @@ typedef struct world {
   uint64_t written[PAGES_MOST][PAGE_MOST];
   teller tellers[SEQUENCES];
   uint64_t trace, last_order; /* trace: a hash of all passes */
-  uint64_t n_evicted, n_reused, n_copied, n_drafted, n_accepted, n_turns, n_stopped, n_forked;
+  uint64_t n_evicted, n_reused, n_copied, n_drafted, n_accepted, n_turns, n_stopped, n_forked,
+      n_branched, n_shared; /* shared: pages at once */
 } world;
 
 /* ---- the model ---- */
@@ -162,6 +163,37 @@ static void fork(world *w, uint32_t sequence) {
   ++w->n_forked;
 }
 
+/* A branch of the first n ids, with rows in flight or due of the sequence or not. */
+static void branch(world *w, uint32_t sequence, uint32_t n, bool goes_on) {
+  const uint32_t context = opi_batch_context(w->batch);
+  uint32_t other = 0;
+  teller t = w->tellers[sequence];
+  if (opi_batch_count(w->batch).open == SEQUENCES || (goes_on && n >= context))
+    return;
+  memcpy(t.ids, opi_batch_ids(w->batch, sequence), n * sizeof *t.ids);
+  OPI_ASSERT_OK(opi_batch_branch(w->batch, sequence, n, goes_on, &other, &w->err), &w->err);
+  const opi_sequence_info info = opi_batch_info(w->batch, other);
+  OPI_ASSERT(info.n_ids == n && !info.due && info.n_in_flight == 0);
+  OPI_ASSERT(goes_on == (info.state != OPI_SEQUENCE_IDLE));
+  t.n = n;
+  t.n_until = goes_on ? n + 1 + any(w, context - n) : n;
+  t.order = goes_on ? ++w->last_order : t.order;
+  w->tellers[other] = t;
+  w->n_shared += info.state == OPI_SEQUENCE_ACTIVE;
+  ++w->n_branched;
+}
+
+/* Behind an id of the draft that is right, before the ids are handed over. */
+static void branch_due(world *w, const opi_pass_entry *e, const uint32_t *draft) {
+  const teller *t = &w->tellers[e->sequence];
+  uint32_t *ids = opi_batch_ids(w->batch, e->sequence);
+  const uint32_t next = next_id(t->salt, t->ids, t->n);
+  const bool right = e->n_draft > 0 && draft[0] == next && t->n + 1 < t->n_until;
+  if (right)
+    ids[t->n] = next;
+  branch(w, e->sequence, right ? t->n + 1 : t->n, true);
+}
+
 static void finish(world *w) {
   uint32_t drafts[ROWS_MOST][ROWS_MOST];
   const opi_pass *pass = opi_batch_done(w->batch);
@@ -177,8 +209,10 @@ static void finish(world *w) {
     memcpy(drafts[i], ids + e->n_rows - e->n_draft, e->n_draft * sizeof *ids);
     const uint32_t n_open = opi_batch_count(w->batch).open;
     uint32_t other = SEQUENCES;
-    if (any(w, 10) == 0 && n_open < SEQUENCES &&
-        opi_batch_info(w->batch, e->sequence).n_in_flight == 0) {
+    if (any(w, 20) == 0) {
+      branch_due(w, e, drafts[i]);
+    } else if (any(w, 10) == 0 && n_open < SEQUENCES &&
+               opi_batch_info(w->batch, e->sequence).n_in_flight == 0) {
       OPI_ASSERT_OK(opi_batch_fork(w->batch, e->sequence, &other, &w->err), &w->err);
       w->tellers[other] = w->tellers[e->sequence];
       w->tellers[other].order = ++w->last_order;
@@ -225,8 +259,10 @@ static void submit(world *w) {
 
 static void act_idle(world *w, uint32_t s) {
   teller *t = &w->tellers[s];
-  const uint32_t context = opi_batch_context(w->batch), what = any(w, 4);
-  if (what == 0) {
+  const uint32_t context = opi_batch_context(w->batch), what = any(w, 5);
+  if (what == 4) {
+    branch(w, s, 1 + any(w, t->n), any(w, 2) == 0);
+  } else if (what == 0) {
     const uint32_t n = 1 + any(w, t->n);
     OPI_ASSERT_OK(opi_batch_truncate(w->batch, s, n, &w->err), &w->err);
     t->n = n;
@@ -259,10 +295,13 @@ static void act(world *w) {
     w->tellers[s].open = false;
   } else if (info.state != OPI_SEQUENCE_FREE && what == 14 && info.n_in_flight == 0 && !info.due) {
     fork(w, s);
+  } else if (info.state != OPI_SEQUENCE_FREE && what == 15) {
+    branch(w, s, any(w, 2) == 0 ? info.n_ids : 1 + any(w, info.n_ids), true);
   }
 }
 
-/* Who has entered is older than all that wait; who was evicted is younger than all that stay. */
+/* Who has entered is older than all that wait; who was evicted, and has not entered again at once,
+ * is younger than all that stay. */
 static void make_pass(world *w) {
   opi_sequence_info before[SEQUENCES], after[SEQUENCES];
   uint32_t n_wrong = 0;
@@ -280,7 +319,8 @@ static void make_pass(world *w) {
     for (uint32_t b = 0; b < SEQUENCES; ++b) {
       const uint64_t x = w->tellers[a].order, y = w->tellers[b].order;
       n_wrong += entered && after[b].state == OPI_SEQUENCE_WAITING && x > y;
-      n_wrong += evicted && a != b && after[b].state == OPI_SEQUENCE_ACTIVE && x < y;
+      n_wrong += evicted && after[a].state != OPI_SEQUENCE_ACTIVE &&
+                 after[b].state == OPI_SEQUENCE_ACTIVE && x < y;
     }
   }
   OPI_ASSERT_INT(n_wrong, 0);
@@ -355,16 +395,20 @@ static void test_every_sequence_goes_on_as_if_alone(void) {
     sums.n_turns += w.n_turns;
     sums.n_stopped += w.n_stopped;
     sums.n_forked += w.n_forked;
+    sums.n_branched += w.n_branched;
+    sums.n_shared += w.n_shared;
     tear_down(&w);
   }
   const uint64_t least = sums.n_evicted < sums.n_copied ? sums.n_evicted : sums.n_copied;
   if (least < 150 || sums.n_reused < 200 || sums.n_accepted < 500 || sums.n_turns < 2000 ||
-      sums.n_stopped < 100 || sums.n_forked < 200 || sums.n_drafted <= sums.n_accepted) {
+      sums.n_stopped < 100 || sums.n_forked < 200 || sums.n_branched < 600 || sums.n_shared < 150 ||
+      sums.n_drafted <= sums.n_accepted) {
     OPI_FAIL(
         "%d evicted, %d reused, %d copied, %d of %d drafted accepted, %d turns, %d stopped, "
-        "%d forked",
+        "%d forked, %d branched, %d with pages at once",
         (int)sums.n_evicted, (int)sums.n_reused, (int)sums.n_copied, (int)sums.n_accepted,
-        (int)sums.n_drafted, (int)sums.n_turns, (int)sums.n_stopped, (int)sums.n_forked);
+        (int)sums.n_drafted, (int)sums.n_turns, (int)sums.n_stopped, (int)sums.n_forked,
+        (int)sums.n_branched, (int)sums.n_shared);
   }
 }
 

@@ -6,165 +6,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "runtime/base/base.h"
-#include "runtime/generate/sample.h"
-#include "runtime/generate/sequences.h"
-#include "tests/runtime/generate/double.h"
-
-enum { SEQUENCES = 12, CONTEXT = 60 };
-
-typedef struct world {
-  double_runner runner, other; /* of replicas 0 and 1, if there are two */
-  opi_test_memory memory;
-  opi_generator *generator;
-  opipe_error err;
-} world;
-
-static void open_homes(world *w, const opi_batch_params *batch, bool driven, uint32_t n_homes) {
-  const opi_batch_params usual = {.pool = {.page = 4,
-                                           .n_pages = 60,
-                                           .n_sequences = SEQUENCES,
-                                           .context = CONTEXT,
-                                           .reuse = true},
-                                  .active = 6,
-                                  .rows = 16,
-                                  .groups = 2,
-                                  .draft = 4};
-  memset(w, 0, sizeof *w);
-  w->err = (opipe_error)OPIPE_ERROR_INIT;
-  opi_test_memory_init(&w->memory);
-  double_init(&w->runner, batch == NULL ? &usual : batch);
-  double_init(&w->other, batch == NULL ? &usual : batch);
-  const opi_pass_runner runners[2] = {w->runner.runner, w->other.runner};
-  const opi_generator_params params = {.allocator = &w->memory.allocator,
-                                       .runners = runners,
-                                       .n_runners = n_homes,
-                                       .facts = double_facts(&w->runner),
-                                       .driven = driven};
-  OPI_ASSERT_OK_FATAL(opi_generator_open(&params, &w->generator, &w->err), &w->err);
-}
-
-static void open(world *w, const opi_batch_params *batch, bool driven) {
-  open_homes(w, batch, driven, 1);
-}
-
-static void close_it(world *w) {
-  opi_generator_close(w->generator);
-  OPI_ASSERT(opi_test_memory_end(&w->memory));
-  OPI_ASSERT_INT(w->runner.n_wrong + w->other.n_wrong, 0);
-  OPI_ASSERT_INT(w->runner.n_begun, w->runner.n_finished);
-  OPI_ASSERT_INT(w->other.n_begun, w->other.n_finished);
-}
-
-/* ---- calls by handle ---- */
-
-static opi_host_sequence *enter(opipe_sequence *handle, opi_entry *in) {
-  opipe_error err = OPIPE_ERROR_INIT;
-  return opi_handle_enter(handle, OPI_HANDLE_SEQUENCE, "test", in, &err) == OPIPE_OK ? in->object
-                                                                                     : NULL;
-}
-
-#define WITH(handle, call)                      \
-  do {                                          \
-    opi_entry in_;                              \
-    opi_host_sequence *s = enter(handle, &in_); \
-    if (s != NULL) {                            \
-      call;                                     \
-      opi_handle_leave(&in_);                   \
-    }                                           \
-  } while (0)
-
-static void release(opipe_sequence *handle) {
-  opi_entry in;
-  opi_host_sequence *s = enter(handle, &in);
-  if (s == NULL)
-    return;
-  (void)opi_handle_kill(&in);
-  opi_sequence_leave(s);
-  opi_handle_leave(&in);
-}
-
-static opipe_status wait_all(opipe_sequence *handle, uint64_t timeout_ns, opipe_error *err) {
-  opipe_status status = OPIPE_E_STATE;
-  WITH(handle, status = opi_sequence_wait(s, UINT32_MAX, timeout_ns, err));
-  return status;
-}
-
-static opipe_sequence_info info_of(opipe_sequence *handle) {
-  opipe_sequence_info info = {0};
-  WITH(handle, (void)opi_sequence_describe(s, &info, NULL));
-  return info;
-}
-
-/* ---- alone ---- */
-
-typedef struct alone {
-  uint32_t ids[CONTEXT + 1], n, n_shown, end;
-} alone;
-
-/* The turn by a plain loop; `out` has the ids before it. */
-static void run_alone(const opi_sampling *how, uint32_t branch, alone *out) {
-  opi_sampler *sampler = NULL;
-  opi_sampled sampled;
-  opipe_error err = OPIPE_ERROR_INIT;
-  const uint32_t n_prompt = out->n;
-  uint32_t n_stop = 0;
-  (void)opi_sampler_create(opi_allocator_system(), DOUBLE_VOCAB, &sampler, &err);
-  out->end = OPI_TURN_GOES_ON;
-  while (out->end == OPI_TURN_GOES_ON) {
-    float row[DOUBLE_VOCAB];
-    int64_t ids[CONTEXT + 1];
-    const opi_logits logits = {row, OPIPE_FLOAT, branch, out->ids, out->n, n_prompt};
-    for (uint32_t i = 0; i < out->n; ++i)
-      ids[i] = out->ids[i];
-    double_model(ids, out->n, row);
-    if (opi_sample(sampler, how, &logits, &sampled, &err) < 0) {
-      out->end = OPIPE_END_FAILED;
-      break;
-    }
-    out->ids[out->n++] = sampled.id;
-    out->end = opi_turn_end(how, out->ids, out->n, n_prompt, CONTEXT, &n_stop);
-  }
-  out->n_shown = out->n - n_prompt - (out->end == OPI_TURN_STOP ? n_stop : 0);
-  opi_sampler_free(sampler);
-}
-
-/* Does the sequence's latest turn show what the loop shows? Counts what is wrong. */
-static uint32_t compare(opipe_sequence *handle, const alone *expected, const uint32_t *shown,
-                        uint32_t n_shown, uint32_t n_prompt) {
-  const opipe_sequence_info info = info_of(handle);
-  uint32_t ids[CONTEXT + 1], n_wrong = 0;
-  n_wrong += info.end != expected->end || info.n_ids != expected->n;
-  n_wrong += n_shown != expected->n_shown || info.n_tokens != n_shown;
-  n_wrong += info.n_prompt != n_prompt;
-  n_wrong += memcmp(shown, expected->ids + n_prompt, n_shown * sizeof *shown) != 0;
-  WITH(handle, n_wrong += opi_sequence_ids(s, 0, expected->n, ids, NULL) != OPIPE_OK);
-  n_wrong += memcmp(ids, expected->ids, expected->n * sizeof *ids) != 0;
-  return n_wrong;
-}
+#include "tests/runtime/generate/engine_kit.h"
 
 /* ---- threads that ask ---- */
-
-typedef struct told {
-  uint32_t ids[CONTEXT], n, n_ends, n_wrong, next; /* next: position */
-} told;
-
-static opipe_status on_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
-                             opipe_error *err) {
-  told *t = ctx;
-  (void)sequence, (void)err;
-  t->next = t->next == UINT32_MAX ? token->position : t->next;
-  t->n_wrong += !opi_generator_in_callback() || t->n >= CONTEXT || token->position != t->next++;
-  t->ids[t->n++ % CONTEXT] = token->id;
-  return OPIPE_OK;
-}
-
-static void on_end(void *ctx, opipe_sequence *sequence, uint32_t reason, const opipe_error *why) {
-  told *t = ctx;
-  (void)sequence;
-  t->n_wrong += (why != NULL) != (reason == OPIPE_END_FAILED) || reason == OPIPE_END_NONE;
-  ++t->n_ends;
-}
 
 typedef struct asker {
   world *w;
@@ -172,21 +16,6 @@ typedef struct asker {
   opi_thread thread;
   uint32_t n_wrong, n_turns, n_forks, n_cancelled, n_full;
 } asker;
-
-static const char sampling_text[] = "temperature=0.7,seed=%u,top_k=6,max_tokens=%u,stop=3+1";
-
-static opi_sampling sampling_of(uint32_t seed, uint32_t most) {
-  static const uint32_t stop_ids[2] = {3, 1};
-  static const opi_stop stops[1] = {{stop_ids, 2}};
-  opi_sampling how = opi_sampling_default;
-  how.temperature = 0.7;
-  how.seed = seed;
-  how.top_k = 6;
-  how.max_tokens = most;
-  how.stops = stops;
-  how.n_stops = 1;
-  return how;
-}
 
 /* A turn, a further one from its ids, and perhaps a fork that goes on by itself. */
 static void ask_once(asker *a, opi_test_random *random) {
@@ -370,85 +199,6 @@ static void test_a_host_that_drives_gets_the_same(void) {
   OPI_ASSERT_INT(compare(handle, &expected, t.ids, t.n, 5), 0);
   release(handle);
   close_it(&w);
-}
-
-/* ---- callbacks that ask ---- */
-
-typedef struct asking {
-  world *w;
-  told first, next, other;
-  opipe_sequence *opened;
-  uint32_t n_ends, n_wrong;
-} asking;
-
-static const uint32_t further[3] = {2, 4, 9};
-
-static opipe_generate_params short_turn(void *ctx, const uint32_t *ids, uint32_t n_ids) {
-  return (opipe_generate_params){.struct_size = sizeof(opipe_generate_params),
-                                 .n_ids = n_ids,
-                                 .ids = ids,
-                                 .sampling = "max_tokens=4",
-                                 .ctx = ctx,
-                                 .on_token = on_token,
-                                 .on_end = on_end};
-}
-
-static opipe_status ask_in_token(void *ctx, opipe_sequence *sequence, const opipe_token *token,
-                                 opipe_error *err) {
-  asking *a = ctx;
-  const opipe_generate_params p = short_turn(&a->next, further, 3);
-  opipe_error own = OPIPE_ERROR_INIT;
-  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &own) != OPIPE_E_STATE);
-  a->n_wrong += info_of(sequence).state == OPIPE_SEQUENCE_WAITING;
-  return on_token(&a->first, sequence, token, err);
-}
-
-/* The first turn's end begins another of the sequence, and opens a sequence. */
-static void ask_in_end(void *ctx, opipe_sequence *sequence, uint32_t reason,
-                       const opipe_error *why) {
-  asking *a = ctx;
-  opipe_error err = OPIPE_ERROR_INIT;
-  const opipe_generate_params p = short_turn(&a->next, further, 3),
-                              q = short_turn(&a->other, further, 3);
-  on_end(&a->first, sequence, reason, why);
-  WITH(sequence, a->n_wrong += opi_sequence_append(s, &p, &err) != OPIPE_OK);
-  a->n_wrong += opi_sequence_open(a->w->generator, &q, &a->opened, &err) != OPIPE_OK;
-}
-
-static void ask_inside(bool driven) {
-  static world w;
-  asking a = {.w = &w, .first.next = 5, .next.next = 12, .other.next = 3};
-  alone expected = {.ids = {1, 1, 2, 3, 4}, .n = 5}, other = {.ids = {2, 4, 9}, .n = 3};
-  opi_sampling how = opi_sampling_default;
-  opipe_sequence *handle = NULL;
-  how.max_tokens = 4;
-  open(&w, NULL, driven);
-  opipe_generate_params p = short_turn(&a, expected.ids, 5);
-  p.on_token = ask_in_token;
-  p.on_end = ask_in_end;
-  OPI_ASSERT_OK_FATAL(opi_sequence_open(w.generator, &p, &handle, &w.err), &w.err);
-  for (uint32_t i = 0; driven && i < 200; ++i)
-    opi_generator_step(w.generator);
-  (void)wait_all(handle, UINT64_MAX, &w.err); /* of the first turn, or of both */
-  (void)wait_all(handle, UINT64_MAX, &w.err);
-  (void)wait_all(a.opened, UINT64_MAX, &w.err);
-  run_alone(&how, 0, &expected);
-  OPI_ASSERT(memcmp(a.first.ids, expected.ids + 5, a.first.n * sizeof(uint32_t)) == 0);
-  OPI_ASSERT(a.first.n == 4 && a.first.n_ends == 1 && a.n_wrong == 0);
-  memcpy(expected.ids + expected.n, further, sizeof further);
-  expected.n += 3;
-  run_alone(&how, 0, &expected);
-  OPI_ASSERT_INT(compare(handle, &expected, a.next.ids, a.next.n, 12), 0);
-  run_alone(&how, 0, &other);
-  OPI_ASSERT_INT(compare(a.opened, &other, a.other.ids, a.other.n, 3), 0);
-  release(handle);
-  release(a.opened);
-  close_it(&w);
-}
-
-static void test_callbacks_begin_turns(void) {
-  ask_inside(true);
-  ask_inside(false);
 }
 
 /* ---- ends ---- */
@@ -655,7 +405,7 @@ static void test_memory_is_that_of_the_opening(void) {
 OPI_TEST_MAIN("engine", OPI_TEST(test_turns_of_many_threads_are_those_alone),
               OPI_TEST(test_replicas_have_sequences_of_their_own),
               OPI_TEST(test_a_beginning_leads_to_its_replica),
-              OPI_TEST(test_a_host_that_drives_gets_the_same), OPI_TEST(test_callbacks_begin_turns),
+              OPI_TEST(test_a_host_that_drives_gets_the_same),
               OPI_TEST(test_ends_have_their_reason_and_touch_nobody_else),
               OPI_TEST(test_answers_are_branches), OPI_TEST(test_a_close_ends_everything),
               OPI_TEST(test_memory_is_that_of_the_opening))

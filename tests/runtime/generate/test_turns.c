@@ -12,6 +12,7 @@ enum { SEQUENCES = 8, CONTEXT = 60, VOCAB = 9, ROWS = 24 };
 
 typedef struct record {
   uint32_t n_prompt, branch;
+  uint32_t n_given; /* ids in `prompt`: of a fork also the first of its answer */
   opi_sampling how;
   uint32_t prompt[CONTEXT], shown[CONTEXT], n_shown, n_ends, reason;
   double logprobs[CONTEXT];
@@ -26,7 +27,7 @@ typedef struct world {
   opi_test_random random;
   record records[SEQUENCES];
   uint32_t next_branch[SEQUENCES]; /* of each request, by its first sequence */
-  uint32_t n_wrong, n_checked, n_failed, n_answers, n_ends[6];
+  uint32_t n_wrong, n_checked, n_failed, n_answers, n_forks, n_over, n_ends[6];
 } world;
 
 static uint32_t any(world *w, uint32_t below) {
@@ -58,11 +59,15 @@ static void choose(uint32_t position, float *row, int64_t *io_id) {
 static void compare_alone(world *w, const record *r) {
   opi_sampler *sampler = NULL;
   opi_sampled sampled;
-  uint32_t ids[CONTEXT + 1], n = r->n_prompt, end = OPI_TURN_GOES_ON, n_stop = 0;
+  const uint32_t n_first = r->n_given - r->n_prompt,
+                 context = opi_batch_context(opi_turns_batch(w->turns));
+  uint32_t ids[CONTEXT + 1], n = r->n_given, end = OPI_TURN_GOES_ON, n_stop = 0;
   double logprobs[CONTEXT + 1] = {0};
   opipe_error err = OPIPE_ERROR_INIT;
   OPI_ASSERT_OK_FATAL(opi_sampler_create(opi_allocator_system(), VOCAB, &sampler, &err), &err);
   memcpy(ids, r->prompt, n * sizeof *ids);
+  if (n_first > 0)
+    end = opi_turn_end(&r->how, ids, n, r->n_prompt, context, &n_stop);
   while (end == OPI_TURN_GOES_ON) {
     float row[VOCAB];
     int64_t id = -1;
@@ -79,8 +84,7 @@ static void compare_alone(world *w, const record *r) {
     }
     logprobs[n] = sampled.logprob;
     ids[n++] = sampled.id;
-    end = opi_turn_end(&r->how, ids, n, r->n_prompt, opi_batch_context(opi_turns_batch(w->turns)),
-                       &n_stop);
+    end = opi_turn_end(&r->how, ids, n, r->n_prompt, context, &n_stop);
   }
   opi_sampler_free(sampler);
   const bool cancelled = r->reason == OPI_TURN_CANCELLED;
@@ -88,16 +92,43 @@ static void compare_alone(world *w, const record *r) {
   w->n_wrong += !cancelled && (r->reason != end || r->n_shown != n_all);
   w->n_wrong += r->n_shown > n - r->n_prompt;
   w->n_wrong += memcmp(ids + r->n_prompt, r->shown, r->n_shown * sizeof *ids) != 0;
-  w->n_wrong += r->how.logprobs >= 0 &&
-                memcmp(logprobs + r->n_prompt, r->logprobs, r->n_shown * sizeof *logprobs) != 0;
+  for (uint32_t i = n_first; r->how.logprobs >= 0 && i < r->n_shown; ++i)
+    w->n_wrong += memcmp(&logprobs[r->n_prompt + i], &r->logprobs[i], sizeof *logprobs) != 0;
   ++w->n_checked;
 }
 
 /* ---- events ---- */
 
+/* A fork that has the first n_ids, wherever the sequence is. */
+static void fork_at(world *w, uint32_t sequence, uint32_t n_ids) {
+  const uint64_t seed = any(w, 50);
+  uint32_t other = 0, end = OPI_TURN_GOES_ON, n = 0;
+  record o = w->records[sequence];
+  memcpy(o.prompt, opi_turns_ids(w->turns, sequence, &n), n_ids * sizeof *o.prompt);
+  if (opi_turns_fork(w->turns, sequence, &seed, &other, &end, &w->err) < 0)
+    return; /* none is free */
+  o.n_given = n_ids;
+  o.n_shown = n_ids - o.n_prompt - opi_turns_info(w->turns, other).n_held;
+  o.branch = 0;
+  o.how.seed = seed;
+  ++w->n_forks;
+  w->n_wrong += w->records[other].open;
+  w->next_branch[other] = 1;
+  if (end != OPI_TURN_GOES_ON) { /* no event tells */
+    o.reason = end;
+    o.n_ends = 1;
+    ++w->n_over;
+    compare_alone(w, &o);
+  }
+  w->records[other] = o;
+}
+
 static opipe_status on_logits(void *ctx, uint32_t sequence, uint32_t position, void *row,
                               int64_t *io_id, opipe_error *err) {
-  (void)ctx, (void)sequence, (void)err;
+  world *w = ctx;
+  (void)err;
+  if (any(w, 40) == 0)
+    fork_at(w, sequence, position);
   choose(position, row, io_id);
   return OPIPE_OK;
 }
@@ -108,6 +139,8 @@ static void on_token(void *ctx, uint32_t sequence, uint32_t position, const opi_
   w->n_wrong += !r->open || position != r->n_prompt + r->n_shown || r->n_shown >= CONTEXT;
   r->logprobs[r->n_shown] = token->logprob;
   r->shown[r->n_shown++] = token->id;
+  if (any(w, 40) == 0)
+    fork_at(w, sequence, position + 1);
 }
 
 static void on_end(void *ctx, uint32_t sequence, uint32_t reason, const opipe_error *why) {
@@ -176,6 +209,7 @@ static void submit(world *w) {
   r.how.n_stops = any(w, 3);
   for (uint32_t i = 0; i < r.n_prompt; ++i)
     r.prompt[i] = i < 6 ? 1 : any(w, VOCAB);
+  r.n_given = r.n_prompt;
   const opipe_status status =
       opi_turns_submit(w->turns, r.prompt, r.n_prompt, 0, &r.how, &sequence, &w->err);
   if (status == OPIPE_E_LIMIT)
@@ -216,22 +250,16 @@ static void act(world *w) {
   } else if (r->open && what == 8) {
     OPI_ASSERT_OK(opi_turns_cancel(w->turns, s, &w->err), &w->err);
   } else if (r->open && what == 9) {
-    const uint64_t seed = any(w, 50);
-    uint32_t other = 0, n_ids = 0;
+    uint32_t n_ids = 0;
     (void)opi_turns_ids(w->turns, s, &n_ids);
-    if (n_ids == r->n_prompt && opi_turns_fork(w->turns, s, &seed, &other, &w->err) == OPIPE_OK) {
-      w->records[other] = *r;
-      w->records[other].branch = 0;
-      w->records[other].how.seed = seed;
-      w->next_branch[other] = 1;
-    }
+    fork_at(w, s, n_ids);
   }
 }
 
 static void test_turns_are_those_of_each_sequence_alone(void) {
   static world w;
   static queued passes[4];
-  uint32_t sums[6] = {0}, n_checked = 0, n_failed = 0, n_answers = 0;
+  uint32_t sums[6] = {0}, n_checked = 0, n_failed = 0, n_answers = 0, n_forks = 0, n_over = 0;
   uint64_t n_accepted = 0;
   for (uint32_t round = 0; round < 40; ++round) {
     uint64_t n_made = 0, n_done = 0;
@@ -256,16 +284,19 @@ static void test_turns_are_those_of_each_sequence_alone(void) {
     n_checked += w.n_checked;
     n_failed += w.n_failed;
     n_answers += w.n_answers;
+    n_forks += w.n_forks;
+    n_over += w.n_over;
     n_accepted += opi_turns_count(w.turns).accepted;
     tear_down(&w);
   }
-  if (n_checked < 1000 || n_failed < 20 || n_answers < 100 || n_accepted < 500 ||
-      sums[OPI_TURN_STOP] < 100 || sums[OPI_TURN_TOKENS] < 100 || sums[OPI_TURN_CONTEXT] < 20 ||
-      sums[OPI_TURN_CANCELLED] < 20) {
+  if (n_checked < 1000 || n_failed < 20 || n_answers < 100 || n_accepted < 500 || n_forks < 300 ||
+      n_over < 3 || sums[OPI_TURN_STOP] < 100 || sums[OPI_TURN_TOKENS] < 100 ||
+      sums[OPI_TURN_CONTEXT] < 20 || sums[OPI_TURN_CANCELLED] < 20) {
     OPI_FAIL(
         "%u turns, %u failed, %u answers, %u accepted; %u stops, %u by number, %u by context, "
-        "%u cancelled",
-        n_checked, n_failed, n_answers, (uint32_t)n_accepted, sums[1], sums[2], sums[3], sums[5]);
+        "%u cancelled; %u forks, %u of them over",
+        n_checked, n_failed, n_answers, (uint32_t)n_accepted, sums[1], sums[2], sums[3], sums[5],
+        n_forks, n_over);
   }
 }
 
@@ -274,7 +305,7 @@ static void test_turns_are_those_of_each_sequence_alone(void) {
 static void test_asking_is_refused_by_name_and_value(void) {
   static world w;
   const uint32_t ids[3] = {1, 2, 9};
-  uint32_t s = 0, n = 0;
+  uint32_t s = 0, n = 0, end = 0;
   uint64_t n_bytes = 0;
   opi_sampling how = opi_sampling_default;
   set_up(&w, 0);
@@ -291,12 +322,12 @@ static void test_asking_is_refused_by_name_and_value(void) {
                    "9 answers, 8 of 8 sequences are free");
   how.n = 7;
   OPI_ASSERT_OK(opi_turns_submit(w.turns, ids, 2, 0, &how, &s, &w.err), &w.err);
-  w.records[s] = (record){.open = true, .how = how, .n_prompt = 2};
+  w.records[s] = (record){.open = true, .how = how, .n_prompt = 2, .n_given = 2};
   how.n = 2; /* six are kept for the answers */
   OPI_ASSERT_ERROR(opi_turns_submit(w.turns, ids, 2, 0, &how, &s, &w.err), OPIPE_E_LIMIT, &w.err,
                    "2 answers, 1 of 8 sequences are free");
-  OPI_ASSERT_OK(opi_turns_fork(w.turns, 0, NULL, &n, &w.err), &w.err);
-  OPI_ASSERT_ERROR(opi_turns_fork(w.turns, 0, NULL, &n, &w.err), OPIPE_E_LIMIT, &w.err,
+  OPI_ASSERT_OK(opi_turns_fork(w.turns, 0, NULL, &n, &end, &w.err), &w.err);
+  OPI_ASSERT_ERROR(opi_turns_fork(w.turns, 0, NULL, &n, &end, &w.err), OPIPE_E_LIMIT, &w.err,
                    "2 sequences are open and 6 kept for answers, of 8");
   OPI_ASSERT_ERROR(opi_turns_extend(w.turns, 0, ids, 1, NULL, &w.err), OPIPE_E_STATE, &w.err,
                    "sequence 0 is waiting");
@@ -324,7 +355,7 @@ static void test_a_failed_pass_ends_its_turns(void) {
   set_up(&w, 5);
   how.max_tokens = 3;
   OPI_ASSERT_OK(opi_turns_submit(w.turns, ids, 4, 0, &how, &a, &w.err), &w.err);
-  w.records[a] = (record){.open = true, .how = how, .n_prompt = 4};
+  w.records[a] = (record){.open = true, .how = how, .n_prompt = 4, .n_given = 4};
   OPI_ASSERT_FATAL(opi_turns_next(w.turns) != NULL);
   (void)opi_fail(&why, OPIPE_E_DEVICE, "rank 1 is gone");
   OPI_ASSERT(opi_turns_done(w.turns, NULL, OPIPE_FLOAT, 0, &why));
@@ -333,7 +364,8 @@ static void test_a_failed_pass_ends_its_turns(void) {
   OPI_ASSERT_OK(opi_turns_truncate(w.turns, a, 3, &w.err), &w.err);
   OPI_ASSERT_OK(opi_turns_extend(w.turns, a, ids, 2, NULL, &w.err), &w.err);
   w.n_wrong = 0;
-  w.records[a] = (record){.open = true, .how = how, .n_prompt = 5, .prompt = {1, 1, 1, 1, 1}};
+  w.records[a] =
+      (record){.open = true, .how = how, .n_prompt = 5, .n_given = 5, .prompt = {1, 1, 1, 1, 1}};
   for (uint32_t i = 0; i < 40 && w.records[a].n_ends == 0; ++i) {
     const opi_pass *pass = opi_turns_next(w.turns);
     if (pass != NULL)
