@@ -71,8 +71,8 @@ static opipe_status ask(ways *w, const opi_cut_model *model, const opi_list_stre
                                  .dst_self = to->backend->self,
                                  .stream = &params};
   opipe_way way = {.struct_size = (uint32_t)OPIPE_END(opipe_way, why)};
-  OPI_TRY(OPI_ASK("transport", w->transport, way, w->err, w->transport->self, w->options, &ends,
-                  &way));
+  OPI_TRY(
+      OPI_ASK("transport", w->transport, way, w->err, w->transport->self, w->options, &ends, &way));
   if (way.way >= OPIPE_WAY_KINDS || memchr(way.why, '\0', sizeof way.why) == NULL ||
       opi_add_u64(memory[src].staging_bytes, way.src_bytes, &memory[src].staging_bytes) ||
       opi_add_u64(memory[dst].staging_bytes, way.dst_bytes, &memory[dst].staging_bytes)) {

@@ -44,8 +44,8 @@ opipe_status cuda_peer_take(const opipe_device *device, CUdevice ordinal, CUcont
   CUcontext peer = NULL;
   opipe_status status = OPIPE_OK;
   if (ordinal < 0 || ordinal >= CUDA_PLACES || !can_reach(driver, place->ordinal, ordinal)) {
-    return opipe_fail(err, OPIPE_E_INVALID, "cuda:%u does not reach memory of GPU %d",
-                      place->index, (int)ordinal);
+    return opipe_fail(err, OPIPE_E_INVALID, "cuda:%u does not reach memory of GPU %d", place->index,
+                      (int)ordinal);
   }
   (void)pthread_mutex_lock(&peers_lock);
   if (place->peers[ordinal] == NULL) {
@@ -120,9 +120,8 @@ opipe_status cuda_buffer_share(opipe_buffer *buffer, opipe_shared *out_shared, o
   CUDA_TRY(cuda_enter(device, "buffer_share", err));
   opipe_status status = check_shares(device, "buffer_share", err);
   if (status >= 0) {
-    status =
-        refused(device, device->place->driver->ipc_memory_get(&handle, buffer->address),
-                "buffer_share", err);
+    status = refused(device, device->place->driver->ipc_memory_get(&handle, buffer->address),
+                     "buffer_share", err);
   }
   if (status >= 0) {
     buffer->shared = true;
@@ -166,8 +165,8 @@ static opipe_status check_shared(const opipe_device *device, const opipe_shared 
                                  const char *what, CUdevice *out_ordinal, opipe_error *err) {
   const cuda_place *place = device->place;
   if (memchr(shared->uuid, '\0', sizeof shared->uuid) == NULL) {
-    return opipe_fail(err, OPIPE_E_INVALID, "cuda:%u: %s: the handle names no device",
-                      place->index, what);
+    return opipe_fail(err, OPIPE_E_INVALID, "cuda:%u: %s: the handle names no device", place->index,
+                      what);
   }
   if (shared->driver != (uint64_t)place->libraries->driver_version) {
     return opipe_fail(err, OPIPE_E_INVALID,
@@ -265,9 +264,8 @@ opipe_status cuda_event_open(opipe_device *device, const opipe_shared *shared,
   if (status >= 0) {
     status = check_shared(device, shared, "event_open", &ordinal, err);
     if (status >= 0) {
-      status = cuda_result(device->place,
-                           device->place->driver->ipc_event_open(&native, handle), "event_open",
-                           err);
+      status = cuda_result(device->place, device->place->driver->ipc_event_open(&native, handle),
+                           "event_open", err);
     }
     cuda_leave(device);
   }

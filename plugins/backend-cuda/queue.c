@@ -367,12 +367,11 @@ static opipe_status copy_to_peer(opipe_queue *queue, const opipe_buffer *dst, CU
                                  const opipe_buffer *src, CUdeviceptr from, uint64_t n_bytes,
                                  opipe_error *err) {
   cuda_place *place = queue->device->place;
-  return cuda_result(
-      place,
-      place->driver->copy_peer(to, dst->peer != NULL ? dst->peer : place->context, from,
-                               src->peer != NULL ? src->peer : place->context, (size_t)n_bytes,
-                               queue->stream),
-      "copy between GPUs", err);
+  return cuda_result(place,
+                     place->driver->copy_peer(to, dst->peer != NULL ? dst->peer : place->context,
+                                              from, src->peer != NULL ? src->peer : place->context,
+                                              (size_t)n_bytes, queue->stream),
+                     "copy between GPUs", err);
 }
 
 static opipe_status copy_bytes(opipe_queue *queue, CUdeviceptr to, CUdeviceptr from,

@@ -233,9 +233,9 @@ opipe_status cuda_program_places(const opipe_program *program, uint32_t *out_end
     return OPIPE_OK;
   for (const cuda_step *step = program->steps; step != NULL; step = step->next, ++n) {
     for (const cuda_patch *patch = step->patches; patch != NULL; patch = patch->next) {
-      const cuda_storage *storage =
-          patch->value < graph->n_values ? &program->storages[cuda_root(program, patch->value)]
-                                         : NULL;
+      const cuda_storage *storage = patch->value < graph->n_values
+                                        ? &program->storages[cuda_root(program, patch->value)]
+                                        : NULL;
       if (storage != NULL && storage->kind == CUDA_PLACE_GRADIENT)
         out_ends[storage->slot] = n + 1;
     }

@@ -28,9 +28,10 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
     native = buffer->address;
   } else if (what == OPIPE_NATIVE_EVENT) {
     const opipe_event *event = object;
-    if (event->imported || event->opened)
+    if (event->imported || event->opened) {
       return opipe_fail(err, OPIPE_E_STATE, "native: the event was %s",
                         event->opened ? "opened" : "imported");
+    }
     owner = event->device;
     native = (uintptr_t)event->event;
   } else {

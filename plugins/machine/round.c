@@ -134,12 +134,14 @@ static opipe_status poll_event(const machine_round *r, opipe_event *event, bool 
 /* Values without a host address are read to a bounce: queued once, then awaited. */
 static opipe_status fetch(machine_round *r, bool *io_unready, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  if (r->bounce.data == NULL)
+  if (r->bounce.data == NULL) {
     status = opipe_ring_make(r->host, r->backend, r->device, 1, r->params.n_bytes, true, &r->bounce,
                              NULL);
-  if (status < 0)
+  }
+  if (status < 0) {
     return opipe_fail(err, status, "values to sum: %llu bytes",
                       (unsigned long long)r->params.n_bytes);
+  }
   opipe_bounce_spans(&r->what, r->index, r->n_values, r->bounce.data, &r->spans[0],
                      &r->spans[r->params.n_regions]);
   if (r->fetched != r->begun + 1) {

@@ -42,11 +42,11 @@ struct opipe_endpoint {
   uint32_t rank;
   uint32_t spin_us;
   uint32_t device_index; /* OPIPE_NONE: not known */
-  opipe_buffer *sample;  /* of the memory without host addresses, by which peers are tried; under the
-                            lock */
-  bool remote;  /* memory without host addresses was registered */
-  bool unready; /* own thread: an event of a device is awaited, so `wait` must look again by
-                   itself */
+  opipe_buffer *sample; /* of the memory without host addresses, by which peers are tried; under the
+                           lock */
+  bool remote;          /* memory without host addresses was registered */
+  bool unready;         /* own thread: an event of a device is awaited, so `wait` must look again by
+                           itself */
 };
 
 /* One message in flight: sequence number `q` uses cell q % depth. A line for each side's own: it
@@ -94,11 +94,11 @@ typedef struct wire {
 struct opipe_stream {
   wire *wire;
   opipe_endpoint *endpoint;
-  uint32_t sides;  /* bit 0: source, bit 1: destination */
-  bool bounces;    /* its side of the cells has what messages without host addresses need */
-  opipe_ring ring; /* the receiver's: the cells' bounces */
+  uint32_t sides;       /* bit 0: source, bit 1: destination */
+  bool bounces;         /* its side of the cells has what messages without host addresses need */
+  opipe_ring ring;      /* the receiver's: the cells' bounces */
   char not_pinned[160]; /* why the ring is not; "": it is, or there is none */
-  borrowed theirs; /* the last one that a message was copied to */
+  borrowed theirs;      /* the last one that a message was copied to */
 };
 
 struct opipe_memory {

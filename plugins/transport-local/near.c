@@ -72,7 +72,7 @@ static uint32_t find_way(const opipe_endpoint *from, const opipe_endpoint *to, c
     return OPIPE_WAY_PAGEABLE; /* it is read straight to the host's */
   if (found.way != OPIPE_WAY_PEER)
     return found.way;
-  return to->sample == NULL                        ? (uint32_t)OPIPE_WAY_NONE
+  return to->sample == NULL                  ? (uint32_t)OPIPE_WAY_NONE
          : try_peer(from, to, out_why, room) ? (uint32_t)OPIPE_WAY_PEER
                                              : (uint32_t)OPIPE_WAY_STAGED;
 }
@@ -189,8 +189,8 @@ opipe_status local_place(opipe_stream *stream, cell *c, const opipe_region *regi
   opipe_status status = local_stream_bounce(stream, err); /* its event */
   if (status >= 0) {
     const uint32_t rank = stream->wire->base.params.dst_rank;
-    status = local_borrow(e, atomic_load(&e->world->endpoints[rank]), &to, &stream->theirs, &to,
-                          err);
+    status =
+        local_borrow(e, atomic_load(&e->world->endpoints[rank]), &to, &stream->theirs, &to, err);
   }
   if (status >= 0 && *io_ready != NULL)
     status = e->backend->event_wait(e->queue, *io_ready, err);

@@ -34,16 +34,17 @@ opipe_status local_stream_open(opipe_endpoint *endpoint, const opipe_stream_para
   return made;
 }
 
-/* The receiver's cells get places in a ring. Letters of the core's are few, small, and not pinned. */
+/* The receiver's cells get places in a ring. Letters of the core's are few, small, and not pinned.
+ */
 static opipe_status make_ring(opipe_stream *stream, opipe_error *err) {
   const opipe_endpoint *e = stream->endpoint;
   const opipe_wire *w = &stream->wire->base;
   const bool pin = w->params.kind != OPIPE_STREAM_CONTROL;
   cell *cells = w->cells;
   opipe_error why = OPIPE_ERROR_INIT;
-  const opipe_status status = opipe_ring_make(e->world->host, e->backend, e->device,
-                                              w->params.depth, w->params.n_bytes, pin,
-                                              &stream->ring, &why);
+  const opipe_status status =
+      opipe_ring_make(e->world->host, e->backend, e->device, w->params.depth, w->params.n_bytes,
+                      pin, &stream->ring, &why);
   if (status < 0)
     return opipe_fail(err, status, "%s", why.message);
   if (stream->ring.data != NULL && !stream->ring.pinned) {

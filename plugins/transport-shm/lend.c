@@ -34,8 +34,7 @@ static void nap(opipe_world *world) {
 
 static bool can_share(const opipe_backend *backend) {
   return OPIPE_HAS(backend, opipe_backend, event_open) && backend->buffer_share != NULL &&
-         backend->device_reach != NULL && backend->native != NULL &&
-         backend->buffer_import != NULL;
+         backend->device_reach != NULL && backend->native != NULL && backend->buffer_import != NULL;
 }
 
 /* ---- the owner ---- */
@@ -61,11 +60,14 @@ static bool may_lend(opipe_endpoint *e) {
     (void)snprintf(e->why_not, sizeof e->why_not, "the backend shares no memory with processes");
     return false;
   }
-  if (e->backend->device_reach(e->backend_self, e->device_index, e->device_index, &reach, &err) < 0)
+  const opipe_status status =
+      e->backend->device_reach(e->backend_self, e->device_index, e->device_index, &reach, &err);
+  if (status >= 0 && (reach & OPIPE_REACH_SHARED) == 0) {
+    (void)opipe_fail(&err, OPIPE_E_UNSUPPORTED, "device %u shares no memory with other processes",
+                     e->device_index);
+  }
+  if ((reach & OPIPE_REACH_SHARED) == 0)
     (void)snprintf(e->why_not, sizeof e->why_not, "%.150s", err.message);
-  else if ((reach & OPIPE_REACH_SHARED) == 0)
-    (void)snprintf(e->why_not, sizeof e->why_not, "device %u shares no memory with other processes",
-                   e->device_index);
   return (reach & OPIPE_REACH_SHARED) != 0;
 }
 
@@ -274,17 +276,17 @@ static opipe_status open_theirs(opipe_endpoint *e, shm_theirs *t, shm_opened **o
   *out = find_opened(e, t->rank, t->id);
   if (*out != NULL)
     return OPIPE_OK;
-  if (t->owner != NULL)
+  if (t->owner != NULL) {
     status = import_here(e, t, &buffer, err);
-  else if (t->shared.process == (uint64_t)getpid())
+  } else if (t->shared.process == (uint64_t)getpid()) {
     status = opipe_fail(err, OPIPE_E_INVALID,
                         "rank %u is process %llu in a space of numbers of its own, and so is this "
                         "one: handles of devices do not tell them apart",
                         t->rank, (unsigned long long)t->shared.process);
-  else
+  } else {
     status = e->backend->buffer_open(e->device, &t->shared, t->n_bytes, &buffer, err);
-  shm_opened *o =
-      status < 0 ? NULL : shm_new(e->world->host, "lent memory", sizeof *o, err);
+  }
+  shm_opened *o = status < 0 ? NULL : shm_new(e->world->host, "lent memory", sizeof *o, err);
   if (o == NULL) {
     if (buffer != NULL)
       e->backend->buffer_free(buffer);
@@ -429,19 +431,17 @@ static bool borrows(opipe_stream *s, const shm_note *receiver) {
   opipe_endpoint *e = s->endpoint;
   const opipe_endpoint *here = atomic_load(&e->world->seats[s->params.dst_rank].endpoint);
   opipe_error err = OPIPE_ERROR_INIT;
-  opipe_status status = OPIPE_OK;
+  const char *why = NULL;
+  char lends[64];
+  (void)snprintf(lends, sizeof lends, "rank %u lends no device memory", s->params.dst_rank);
   if (!e->has_remote || (receiver->turn & SHM_REMOTE) == 0)
-    status = opipe_fail(&err, OPIPE_E_INVALID, "the two devices are of different kinds");
+    why = "the two devices are of different kinds";
   else if (!can_share(e->backend) || e->device_index == OPIPE_NONE)
-    status =
-        opipe_fail(&err, OPIPE_E_INVALID, "the sender's backend opens no memory of processes");
-  else if ((receiver->turn & SHM_LENDS) == 0 && here != NULL && here->why_not[0] != '\0')
-    status = opipe_fail(&err, OPIPE_E_INVALID, "%s", here->why_not);
+    why = "the sender's backend opens no memory of processes";
   else if ((receiver->turn & SHM_LENDS) == 0)
-    status = opipe_fail(&err, OPIPE_E_INVALID, "rank %u lends no device memory",
-                        s->params.dst_rank);
-  if (status >= 0)
-    status = open_all(s, &err);
+    why = here != NULL && here->why_not[0] != '\0' ? here->why_not : lends;
+  opipe_status status =
+      why == NULL ? open_all(s, &err) : opipe_fail(&err, OPIPE_E_INVALID, "%s", why);
   if (status >= 0 && here == NULL)
     status = lend_events(s, &err);
   if (status < 0)
@@ -462,9 +462,9 @@ opipe_status shm_decide_way(opipe_stream *s, const shm_note *receiver, opipe_err
     s->way = OPIPE_WAY_PAGEABLE;
     (void)snprintf(s->why, sizeof s->why, "letters are not pinned");
   } else if (borrows(s, receiver)) {
-    s->way = here == NULL                              ? OPIPE_WAY_SHARED
-             : here->device_index == e->device_index   ? OPIPE_WAY_DEVICE
-                                                       : OPIPE_WAY_PEER;
+    s->way = here == NULL                            ? OPIPE_WAY_SHARED
+             : here->device_index == e->device_index ? OPIPE_WAY_DEVICE
+                                                     : OPIPE_WAY_PEER;
   } else {
     s->way = OPIPE_WAY_STAGED;
   }

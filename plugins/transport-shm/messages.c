@@ -307,8 +307,7 @@ static opipe_status finish(opipe_stream *stream, shm_slot *slot, opipe_error *er
                       (unsigned long long)(slot->begun - 1), (unsigned long long)n_bytes,
                       (unsigned long long)slot->region.n_bytes);
   }
-  if (!slot->away && n_bytes > 0 &&
-      atomic_load_explicit(&cell->queued, memory_order_relaxed) != 0)
+  if (!slot->away && n_bytes > 0 && atomic_load_explicit(&cell->queued, memory_order_relaxed) != 0)
     status = look_at_event(stream, slot, cell, err);
   if (slot->away && n_bytes > 0)
     status = bring_home(stream, slot, n_bytes, err);

@@ -157,7 +157,7 @@ typedef struct shm_theirs {
   uint32_t rank, id;
   uint64_t n_bytes;
   opipe_shared shared;
-  _Atomic uint32_t ended;  /* its rank wants it closed */
+  _Atomic uint32_t ended; /* its rank wants it closed */
   bool answered;
   opipe_endpoint *owner; /* of a rank that is here; NULL: it is elsewhere */
   const shm_lent *lent;  /* its own */
@@ -295,8 +295,8 @@ typedef struct shm_end {
   shm_span *ring;            /* the receiver's: where messages for other memory arrive */
   uint64_t step;             /* of a message in it */
   bool pinned;
-  uint32_t id;               /* of its note */
-  shm_heard *heard;          /* the other side's; NULL: not yet; &world->closed */
+  uint32_t id;      /* of its note */
+  shm_heard *heard; /* the other side's; NULL: not yet; &world->closed */
 } shm_end;
 
 struct opipe_stream {

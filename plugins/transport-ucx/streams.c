@@ -168,8 +168,8 @@ opipe_status ucx_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error
   way.way = OPIPE_WAY_HOST; /* of this end */
   if (stream->has_ring) {
     const uint64_t n_bytes = stream->ring.pinned ? stream->ring.n_bytes : 0;
-    way.way = stream->ring.data == NULL || stream->ring.pinned ? OPIPE_WAY_STAGED
-                                                               : OPIPE_WAY_PAGEABLE;
+    way.way =
+        stream->ring.data == NULL || stream->ring.pinned ? OPIPE_WAY_STAGED : OPIPE_WAY_PAGEABLE;
     *(stream->side == 0 ? &way.src_bytes : &way.dst_bytes) = n_bytes;
     (void)snprintf(way.why, sizeof way.why, "%s",
                    stream->why[0] != '\0' ? stream->why : UCX_STAGES);

@@ -199,7 +199,7 @@ struct opipe_endpoint {
   /* own thread */
   _Atomic bool has_remote; /* memory without host addresses was registered */
   bool unready;            /* an event of a device is awaited */
-  struct ucx_slot *late; /* messages that wait for `ready`, or whose `done` is to be recorded */
+  struct ucx_slot *late;   /* messages that wait for `ready`, or whose `done` is to be recorded */
 };
 
 /* ---- streams ---- */

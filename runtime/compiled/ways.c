@@ -49,10 +49,9 @@ static opipe_status ask(const opi_setup *s, opipe_stream *stream, opipe_way *out
     return OPIPE_OK;
   OPI_TRY(OPI_ASK_WIRE(s, stream_way, err, stream, out));
   out->why[sizeof out->why - 1] = '\0';
-  return out->way < OPIPE_WAY_KINDS
-             ? OPIPE_OK
-             : opi_fail(err, OPIPE_E_ABI, "transport '%s': way %u of %d", s->env.transport.id,
-                        out->way, OPIPE_WAY_KINDS);
+  return out->way < OPIPE_WAY_KINDS ? OPIPE_OK
+                                    : opi_fail(err, OPIPE_E_ABI, "transport '%s': way %u of %d",
+                                               s->env.transport.id, out->way, OPIPE_WAY_KINDS);
 }
 
 opipe_status opi_ways_find(opi_shape *shape, opipe_error *err) {

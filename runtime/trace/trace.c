@@ -61,9 +61,10 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
                     "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %u, \"args\": "
                     "{\"name\": \"%s\"}}",
                     k == 0 ? "" : ",", k, titles[k]);
-    for (uint32_t r = 0; r < n_ranks; ++r)
+    for (uint32_t r = 0; r < n_ranks; ++r) {
       name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE,
                   k == OPI_TRACE_MEASURED && list->ways != NULL ? list->ways[r] : 0u, text);
+    }
     for (uint32_t i = 0; i < OPI_COUNT(besides) * n_ranks && k == OPI_TRACE_MEASURED; ++i) {
       const uint32_t lane = i / n_ranks, r = i % n_ranks;
       if (!beside[lane])

@@ -256,7 +256,8 @@ static inline uint32_t opipe_shared_bell(const opipe_shared_file *s) {
 }
 
 /* Sleeps until the bell has left `seen`, for at most timeout_ns. */
-static inline void opipe_shared_sleep_(const opipe_shared_file *s, uint32_t seen, int64_t timeout_ns) {
+static inline void opipe_shared_sleep_(const opipe_shared_file *s, uint32_t seen,
+                                       int64_t timeout_ns) {
   struct timespec t;
   t.tv_sec = timeout_ns / INT64_C(1000000000);
   t.tv_nsec = (long)(timeout_ns % INT64_C(1000000000));

@@ -34,7 +34,7 @@ static inline opipe_status opipe_way_tell(opipe_way *io_way, const opipe_way *fu
   return OPIPE_OK;
 }
 
-/* What two devices allow. */
+/* The two devices, and the best way that they allow. */
 typedef struct opipe_way_found {
   uint32_t way;                /* HOST, DEVICE, PEER, SHARED, or STAGED where none of these is */
   bool src_remote, dst_remote; /* its memory has no host address */
@@ -51,11 +51,36 @@ static inline opipe_status opipe_way_remote(const opipe_backend *backend, opipe_
   return status;
 }
 
+/* Of two devices of one backend without host memory. */
+static inline opipe_status opipe_way_reach_(const opipe_way_params *p, uint32_t wanted,
+                                            opipe_way_found *out, opipe_error *err) {
+  const opipe_backend *backend = p->src_backend;
+  uint32_t reach = 0;
+  opipe_status status = OPIPE_OK;
+  if (OPIPE_HAS(backend, opipe_backend, device_reach) && backend->device_reach != NULL)
+    status = backend->device_reach(p->src_self, p->src_index, p->dst_index, &reach, err);
+  else if (p->src_index == p->dst_index)
+    reach = OPIPE_REACH_PEER;
+  if (status < 0)
+    return status;
+  if ((reach & wanted) == wanted) {
+    out->way = wanted == OPIPE_REACH_SHARED   ? OPIPE_WAY_SHARED
+               : p->src_index == p->dst_index ? OPIPE_WAY_DEVICE
+                                              : OPIPE_WAY_PEER;
+  } else if ((reach & OPIPE_REACH_PEER) != 0) {
+    (void)snprintf(out->why, sizeof out->why, "device %u shares no memory with other processes",
+                   p->dst_index);
+  } else {
+    (void)snprintf(out->why, sizeof out->why, "device %u does not reach memory of device %u",
+                   p->src_index, p->dst_index);
+  }
+  return OPIPE_OK;
+}
+
 /* `wanted`: OPIPE_REACH_PEER, or OPIPE_REACH_SHARED for a transport between processes. */
 static inline opipe_status opipe_way_find(const opipe_way_params *p, uint32_t wanted,
                                           opipe_way_found *out, opipe_error *err) {
   const opipe_backend *backend = p->src_backend;
-  uint32_t reach = 0;
   memset(out, 0, sizeof *out);
   opipe_status status =
       opipe_way_remote(p->src_backend, p->src_self, p->src_index, &out->src_remote, err);
@@ -64,31 +89,17 @@ static inline opipe_status opipe_way_find(const opipe_way_params *p, uint32_t wa
   if (status < 0)
     return status;
   out->way = OPIPE_WAY_STAGED;
-  if (!out->src_remote && !out->dst_remote) {
+  const char *why = "";
+  if (!out->src_remote && !out->dst_remote)
     out->way = OPIPE_WAY_HOST;
-  } else if (!out->src_remote || !out->dst_remote || p->dst_backend != backend) {
-    (void)snprintf(out->why, sizeof out->why, "the two devices are of different kinds");
-  } else if (!OPIPE_HAS(backend, opipe_backend, buffer_import) || backend->buffer_import == NULL ||
-             backend->native == NULL) {
-    (void)snprintf(out->why, sizeof out->why, "the backend takes no memory of others");
-  } else {
-    if (OPIPE_HAS(backend, opipe_backend, device_reach) && backend->device_reach != NULL)
-      status = backend->device_reach(p->src_self, p->src_index, p->dst_index, &reach, err);
-    else if (p->src_index == p->dst_index)
-      reach = OPIPE_REACH_PEER;
-    if (status < 0)
-      return status;
-    if ((reach & wanted) == wanted && wanted == OPIPE_REACH_SHARED)
-      out->way = OPIPE_WAY_SHARED;
-    else if ((reach & wanted) == wanted)
-      out->way = p->src_index == p->dst_index ? OPIPE_WAY_DEVICE : OPIPE_WAY_PEER;
-    else if ((reach & OPIPE_REACH_PEER) != 0)
-      (void)snprintf(out->why, sizeof out->why, "device %u shares no memory with other processes",
-                     p->dst_index);
-    else
-      (void)snprintf(out->why, sizeof out->why, "device %u does not reach memory of device %u",
-                     p->src_index, p->dst_index);
-  }
+  else if (!out->src_remote || !out->dst_remote || p->dst_backend != backend)
+    why = "the two devices are of different kinds";
+  else if (!OPIPE_HAS(backend, opipe_backend, buffer_import) || backend->buffer_import == NULL ||
+           backend->native == NULL)
+    why = "the backend takes no memory of others";
+  else
+    return opipe_way_reach_(p, wanted, out, err);
+  (void)snprintf(out->why, sizeof out->why, "%s", why);
   return OPIPE_OK;
 }
 
@@ -106,7 +117,7 @@ static inline uint64_t opipe_ring_step(uint64_t n_bytes) {
   return (n_bytes + OPIPE_RING_STEP - 1) / OPIPE_RING_STEP * OPIPE_RING_STEP;
 }
 
-/* What a ring takes; 0 where messages have no bytes. */
+/* Bytes of a ring; 0 where messages have none. */
 static inline uint64_t opipe_ring_bytes(uint32_t depth, uint64_t n_bytes) {
   const uint64_t all = depth * opipe_ring_step(n_bytes);
   return (all + OPIPE_RING_PAGE - 1) / OPIPE_RING_PAGE * OPIPE_RING_PAGE;

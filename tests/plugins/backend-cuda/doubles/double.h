@@ -33,9 +33,9 @@ typedef struct cuda_double_block {
   uintptr_t first;
   size_t n_bytes;
   bool pinned, opened;
-  int device;     /* a context's, by number */
-  int fd;         /* exported, opened: what it lies in; -1 */
-  uint32_t opens; /* opened: how often */
+  int device;                    /* a context's, by number */
+  int fd;                        /* exported, opened: what it lies in; -1 */
+  uint32_t opens;                /* opened: how often */
   struct cuda_double_told *told; /* exported, opened: the page that both processes see */
 } cuda_double_block;
 

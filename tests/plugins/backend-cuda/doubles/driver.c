@@ -274,9 +274,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  if (contexts[device].retained == 0)
+  if (contexts[device].retained == 0) {
     result = CUDA_INVALID_CONTEXT;
-  else if (--contexts[device].retained == 0) {
+  } else if (--contexts[device].retained == 0) {
     wait_for_all("cuDevicePrimaryCtxRelease");
     memset(contexts[device].peers, 0, sizeof contexts[device].peers);
   }

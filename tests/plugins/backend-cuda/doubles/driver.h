@@ -30,8 +30,8 @@
  * the chips), _ALIKE (set: the name says no device's number), _CAPTURE (1; 0: nothing can be
  * captured), _PEERS (0; 1: all devices reach each other's memory, 2: so they say, and access is
  * refused), _IPC (1; 0: no device shares memory with other processes, 2: making handles is refused,
- * 3: opening them is), _CHIP (9: compute capability 9.0), _PTX (90: that of which its kernels' PTX was; the
- * chip's); CUDA_VISIBLE_DEVICES.
+ * 3: opening them is), _CHIP (9: compute capability 9.0), _PTX (90: that of which its kernels' PTX
+ * was; the chip's); CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_

@@ -268,7 +268,8 @@ bool cuda_double_is_stopped(void) {
   return false;
 }
 
-/* What the arguments of a kernel or a library's call name lies where the stream's GPU gets at it. */
+/* What the arguments of a kernel or a library's call name lies where the stream's GPU gets at it.
+ */
 static void check_peers(int device, const void *args, size_t n_bytes) {
   const uint64_t *words = args;
   for (size_t i = 0; args != NULL && i < n_bytes / sizeof *words; ++i) {
@@ -352,8 +353,8 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
   const int from = cuda_double_device_of((uintptr_t)src, bytes);
   const bool inside = to >= 0 && from >= 0 && to == cuda_double_context_device(dst_context) &&
                       from == cuda_double_context_device(src_context);
-  if (inside && (!cuda_double_has_peer(stream->device, to) ||
-                 !cuda_double_has_peer(stream->device, from)))
+  if (inside &&
+      (!cuda_double_has_peer(stream->device, to) || !cuda_double_has_peer(stream->device, from)))
     cuda_double_die("a copy between GPUs that do not reach each other");
   if (inside)
     ++n_peer_copies;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training with ranks on two GPUs of the doubles in turn: bits of the plan's reference whether one
- * reaches the other's memory, is refused it, or goes through pinned memory; the plan and the session
- * say which, and its bytes are as predicted. ctest: timeout=180 */
+ * reaches the other's memory, is refused it, or goes through pinned memory; the plan and the
+ * session say which, and its bytes are as predicted. ctest: timeout=180 */
 #include "runtime/session/session.h"
 #include "tests/plugins/backend-cuda/training.h"
 #include "tests/runtime/train/memory.h"
@@ -83,7 +83,8 @@ static void test_bits(void) {
     OPI_SKIP("%s", CT_WHY);
   const size_t n_schedules = opi_test_is_cover() ? 1 : 3;
   static const char *const schedules[] = {"1f1b", "gpipe", "zb-h1"};
-  OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &ct_subjects[0], &kit_computes[0], CT_TRAIN_ROWS), &b.k.err);
+  OPI_ASSERT_OK_FATAL(kit_bench_open(&b, &ct_subjects[0], &kit_computes[0], CT_TRAIN_ROWS),
+                      &b.k.err);
   for (size_t i = 0; i < OPI_COUNT(all); ++i) {
     if (!opi_test_covers((uint32_t)i, opi_test_sparse(2)))
       continue;
