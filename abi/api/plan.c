@@ -568,7 +568,8 @@ opipe_status opi_api_plan_memory(opi_plan_object *plan, uint32_t rank, opipe_mem
                                   .state_bytes = m->state_bytes,
                                   .stream_bytes = m->stream_bytes,
                                   .host_bytes = m->host_bytes,
-                                  .offload_bytes = m->offload_bytes};
+                                  .offload_bytes = m->offload_bytes,
+                                  .staging_bytes = m->staging_bytes};
   opi_info_write(io_info, &info, sizeof info);
   return OPIPE_OK;
 }

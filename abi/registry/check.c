@@ -111,7 +111,7 @@ opipe_status opi_descriptor_check(const opipe_plugin *p, opipe_error *err) {
 
 /* ---- tables ---- */
 
-enum { TOGETHER_MOST = 7 };
+enum { TOGETHER_MOST = 8 };
 
 /* Every slot after the head {struct_size, reserved} is a function pointer. Optional slots are
  * listed in `together`, [from, to), all of them or none, or lie beyond `least`, the bytes that
@@ -128,7 +128,7 @@ typedef struct table_rule {
 static const table_rule rules[] = {
     [OPIPE_KIND_BACKEND] =
         {OPIPE_BACKEND_ID,
-         OPIPE_END(opipe_backend, run_part),
+         OPIPE_END(opipe_backend, event_open),
          OPIPE_END(opipe_backend, run),
          {{offsetof(opipe_backend, params_create_owned), OPIPE_END(opipe_backend, update)},
           {offsetof(opipe_backend, host_alloc), OPIPE_END(opipe_backend, host_free)},
@@ -136,19 +136,21 @@ static const table_rule rules[] = {
           {offsetof(opipe_backend, update_many), OPIPE_END(opipe_backend, sum_squares_many)},
           {offsetof(opipe_backend, kernels_fit), OPIPE_END(opipe_backend, kernel_tune)},
           {offsetof(opipe_backend, event_create_timed), OPIPE_END(opipe_backend, event_elapsed)},
-          {offsetof(opipe_backend, program_places), OPIPE_END(opipe_backend, run_part)}}},
+          {offsetof(opipe_backend, program_places), OPIPE_END(opipe_backend, run_part)},
+          {offsetof(opipe_backend, buffer_share), OPIPE_END(opipe_backend, event_open)}}},
     [OPIPE_KIND_SCHEDULE] = {OPIPE_SCHEDULE_ID,
                              OPIPE_END(opipe_schedule, plan),
                              OPIPE_END(opipe_schedule, plan),
                              {{0, 0}}},
     [OPIPE_KIND_TRANSPORT] =
         {OPIPE_TRANSPORT_ID,
-         OPIPE_END(opipe_transport, recv_after),
+         OPIPE_END(opipe_transport, stream_way),
          OPIPE_END(opipe_transport, abort),
          {{offsetof(opipe_transport, group_open), OPIPE_END(opipe_transport, group_test)},
           {offsetof(opipe_transport, batch_begin), OPIPE_END(opipe_transport, batch_end)},
           {offsetof(opipe_transport, memory_alloc), OPIPE_END(opipe_transport, memory_free)},
-          {offsetof(opipe_transport, collective_open), OPIPE_END(opipe_transport, collect_test)}}},
+          {offsetof(opipe_transport, collective_open), OPIPE_END(opipe_transport, collect_test)},
+          {offsetof(opipe_transport, way), OPIPE_END(opipe_transport, stream_way)}}},
 };
 
 size_t opi_table_room(uint32_t kind) {

@@ -21,6 +21,7 @@
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
+#include "partition/file/ways.h"
 #include "partition/schedule/order.h"
 
 static const char *const WHAT = "the plan";
@@ -544,7 +545,7 @@ static opipe_status read_memory(reader *r) {
     return opi_fail_nomem(r->err, plan->decided.n_ranks * sizeof(opi_memory), "a plan");
   for (uint32_t rank = 0; rank < plan->decided.n_ranks; ++rank)
     OPI_TRY(read_rank_memory(r, json_array_get(list, rank), rank));
-  return OPIPE_OK;
+  return opi_json_read_ways(r->root, plan, r->err);
 }
 
 /* The devices are not asked now, so their peak is the file's; the utilisation follows from it.

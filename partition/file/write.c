@@ -12,6 +12,7 @@
 #include "partition/file/playlist.h"
 #include "partition/file/states.h"
 #include "partition/file/train.h"
+#include "partition/file/ways.h"
 #include "partition/schedule/compute_order.h"
 #include "partition/schedule/order.h"
 
@@ -210,6 +211,7 @@ static void write_memory(opi_text *t, const opi_plan *plan) {
 static void write_predictions(opi_text *t, const opi_plan *plan) {
   write_crossings(t, plan);
   write_memory(t, plan);
+  opi_json_write_ways(t, plan);
   opi_text_puts(t, ",\n  \"request_ns\": ");
   opi_json_double(t, plan->predicted.request_ns);
   opi_text_puts(t, ",\n  \"interval_ns\": ");

@@ -151,6 +151,42 @@ static void describe_few_bits(opi_text *t, const opi_plan *plan) {
   }
 }
 
+/* How messages travel between devices; within the host's memory or one device there is no choice.
+ */
+static void describe_ways(opi_text *t, const opi_plan *plan) {
+  const opi_prediction *p = &plan->predicted;
+  for (uint32_t way = OPIPE_WAY_PEER; way <= OPIPE_WAY_PAGEABLE; ++way) {
+    const opi_way_told *first = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ways; ++i) {
+      const opi_way_told *told = &p->ways[i];
+      if (told->way != way)
+        continue;
+      if (first == NULL) {
+        opi_text_printf(t, "messages %s: rank", opi_way_words(way));
+        first = told;
+      }
+      if (++n <= CROSSINGS_MOST)
+        opi_text_printf(t, "%s %u -> %u", n == 1 ? "" : ",", told->src_rank, told->dst_rank);
+    }
+    if (n > CROSSINGS_MOST)
+      opi_text_printf(t, ", and %u more", n - CROSSINGS_MOST);
+    if (first != NULL && first->why[0] != '\0')
+      opi_text_printf(t, " (%s)", first->why);
+    opi_text_puts(t, first == NULL ? "" : "\n");
+  }
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < plan->decided.n_ranks; ++r) {
+    const uint64_t bytes = p->memory[r].staging_bytes;
+    if (bytes == 0)
+      continue;
+    opi_text_printf(t, "%s rank %u:", n++ == 0 ? "pinned host memory for messages, by rank:" : ",",
+                    r);
+    bytes_text(t, bytes);
+  }
+  opi_text_puts(t, n == 0 ? "" : "\n");
+}
+
 static void describe_offloads(opi_text *t, const opi_plan *plan) {
   const opi_decision *d = &plan->decided;
   for (uint32_t r = 0; d->n_offload != 0 && r < d->n_ranks; ++r) {
@@ -444,6 +480,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   describe_ranks(&t, plan);
   describe_caps(&t, plan);
   describe_fallback(&t, plan);
+  describe_ways(&t, plan);
   describe_few_bits(&t, plan);
   if (!opi_plan_trains(&plan->decided) && plan->decided.shares != NULL) {
     describe_shares(&t, &plan->decided);

@@ -7,6 +7,7 @@
 #include "partition/lists/playlist.h"
 #include "partition/make/making.h"
 #include "partition/make/tensor.h"
+#include "partition/make/ways.h"
 #include "partition/make/work.h"
 #include "partition/memory/predict.h"
 #include "partition/plan/kernels.h"
@@ -474,6 +475,8 @@ static opipe_status finish_all(finish *f) {
                                         : predict(f, alignment, plan->predicted.memory));
   if (f->making->offload_least && opi_plan_check_caps(plan, NULL) == OPIPE_E_LIMIT)
     OPI_TRY(offload_least(f, alignment));
+  OPI_TRY(opi_plan_find_ways(f->env, plan, f->model, f->lists, f->more, f->n_classes, f->devices,
+                             f->err));
   OPI_TRY(keep_playlist(f));
   opi_plan_count_work(plan, f->making->facts, f->model);
   OPI_TRY(opi_plan_count_few_bits(plan, f->model, f->err));

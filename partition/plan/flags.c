@@ -24,7 +24,6 @@ static const struct {
                                 {"collectives", OPIPE_TRANSPORT_COLLECTIVES},
                                 {"queued", OPIPE_TRANSPORT_QUEUED},
                                 {"machines", OPIPE_TRANSPORT_MACHINES},
-
                                 {"unordered", OPIPE_TRANSPORT_UNORDERED},
                                 {"scattered", OPIPE_TRANSPORT_SCATTERED}}};
 

@@ -34,6 +34,24 @@ const char *opi_cost_name(uint32_t kind) {
   return kind < OPI_COUNT(names) ? names[kind] : "?";
 }
 
+const char *opi_way_name(uint32_t way) {
+  static const char *const names[] = {"none",   "host",   "device",  "peer",
+                                      "shared", "staged", "pageable"};
+  return way < OPI_COUNT(names) ? names[way] : "?";
+}
+
+const char *opi_way_words(uint32_t way) {
+  static const char *const words[] = {
+      "by a way that is not known yet",
+      "within the host's memory",
+      "within one device",
+      "straight to the other device's memory",
+      "straight to device memory of the other process",
+      "through pinned memory of the host's",
+      "through memory of the host's that is not pinned, whose copies wait"};
+  return way < OPI_COUNT(words) ? words[way] : "?";
+}
+
 const char *opi_node_key(const opi_graph *graph, const opi_node *node) {
   for (uint32_t i = 0; i < node->n_out; ++i) {
     if (node->out[i] != OPIPE_NONE)

@@ -26,6 +26,8 @@ typedef struct opi_memory {
   uint64_t mapped_bytes;  /* of weight files used in place; not in the total */
   uint64_t host_bytes;    /* host memory for nodes that the device lacks; not in the total */
   uint64_t offload_bytes; /* host memory of offloaded stashes; not in the total */
+  uint64_t staging_bytes; /* pinned host memory that messages of devices go through; not in the
+                             total */
   uint64_t page_room;     /* plans of passes: pages that it has room for; UINT64_MAX: any */
   uint64_t n_fallback;    /* number of such nodes, in all programs of the rank */
   uint64_t n_rounded;     /* products of its stages that round the rows they multiply to 8 bits per
@@ -49,6 +51,13 @@ typedef struct opi_crossing {
   uint64_t
       message_bytes; /* of its largest message; slices and pieces of rows are sent separately */
 } opi_crossing;
+
+/* How messages from one rank to another travel (opipe/transport.h). */
+typedef struct opi_way_told {
+  uint32_t src_rank, dst_rank;
+  uint32_t way;  /* OPIPE_WAY_* */
+  char why[160]; /* what stands in a better one's way; "": nothing */
+} opi_way_told;
 
 /* Products that read few-bit weights, as stored in the model's file. */
 typedef struct opi_few_bits {
@@ -118,6 +127,8 @@ typedef struct opi_prediction {
   const struct opi_playlist *play; /* costs of playing the lists (partition/plan/playlist.h) */
   opi_crossing *crossings;         /* [n_crossings] by src, dst */
   uint32_t n_crossings;
+  opi_way_told *ways; /* [n_ways] pairs of ranks with messages, both devices of which were asked */
+  uint32_t n_ways;
   uint32_t n_made_in_place, n_copied; /* tensors between ranks per mini-batch or request: produced
                                          where they are read; sent there */
   uint64_t copied_bytes;
@@ -143,5 +154,8 @@ typedef struct opi_prediction {
 enum { OPI_COST_RATES = 0, OPI_COST_MEASURED = 1, OPI_COST_GIVEN = 2 };
 /* "rates", "measured", "given" */
 const char *opi_cost_name(uint32_t kind);
+/* OPIPE_WAY_*: a word for files, "peer"; and for people, behind "messages". */
+const char *opi_way_name(uint32_t way);
+const char *opi_way_words(uint32_t way);
 
 #endif /* OPI_PLAN_PREDICTION_H */

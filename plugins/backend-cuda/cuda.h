@@ -23,6 +23,7 @@ enum { CUDA_ALIGN = 256 }; /* of every region: what products and kernels may cou
 enum { CUDA_BOUNCE = 4 << 20 };
 
 enum { CUDA_GIVEN_UP = 32 };
+enum { CUDA_PLACES = 64 };
 
 /* A queue whose work may never end (abandoned.c). */
 typedef struct cuda_given_up {
@@ -45,6 +46,7 @@ typedef struct cuda_place {
   bool is_made;  /* under the lock of places */
   uint32_t n_given_up; /* atomic */
   cuda_given_up given_up[CUDA_GIVEN_UP];
+  CUcontext peers[CUDA_PLACES]; /* by ordinal: of GPUs whose memory this one's work may use */
 } cuda_place;
 
 /* Backend "cpu", for nodes that the device lacks (fallback.c). */
@@ -137,7 +139,11 @@ struct opipe_buffer {
   CUdeviceptr address;
   uint64_t n_bytes;
   uint32_t kind;
-  bool imported; /* somebody else's memory */
+  CUcontext peer; /* of the GPU that the memory is on; NULL: the device's own */
+  bool imported;  /* somebody else's memory */
+  bool opened;    /* another process's memory, mapped here */
+  bool shared;    /* a handle of it was made */
+  bool kept;      /* a process may have it open still: it is left to the driver */
 };
 
 struct opipe_queue {
@@ -163,7 +169,17 @@ struct opipe_event {
   bool took;
   bool timed;
   bool imported; /* somebody else's event */
+  bool opened;   /* another process's event: a handle of ours */
 };
+
+/* ---- device.c ---- */
+
+/* As nvidia-smi writes it: what CUDA_VISIBLE_DEVICES takes too. "": the driver has none. */
+void cuda_uuid_text(const cuda_driver *driver, CUdevice device, char *out, size_t room);
+int cuda_attribute(const cuda_driver *driver, CUdevice device, int which);
+/* NOTFOUND: there is no such device. */
+opipe_status cuda_check_index(opipe_instance *self, uint32_t index, const char *what,
+                              opipe_error *err);
 
 /* ---- place.c ---- */
 
@@ -192,6 +208,15 @@ opipe_status cuda_leave_queue(const opipe_queue *queue, opipe_status status, opi
 void cuda_name_run(const opipe_queue *queue, char *out, size_t room);
 opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err);
 bool cuda_place_is_lost(const cuda_place *place);
+
+/* ---- peers.c ---- */
+
+/* The context of GPU `ordinal`, whose memory the device's work may use from now on. INVALID: the
+ * device does not reach it. Within an entry. */
+opipe_status cuda_peer_take(const opipe_device *device, CUdevice ordinal, CUcontext *out_peer,
+                            opipe_error *err);
+/* The place is given back. */
+void cuda_peers_give(cuda_place *place);
 
 /* ---- memory.c ---- */
 
@@ -308,7 +333,21 @@ opipe_status cuda_buffer_alloc(opipe_device *device, uint64_t n_bytes, uint32_t 
                                opipe_buffer **out_buffer, opipe_error *err);
 void cuda_buffer_free(opipe_buffer *buffer);
 opipe_status cuda_buffer_host(opipe_buffer *buffer, void **out_data, opipe_error *err);
+/* peers.c */
+opipe_status cuda_device_reach(opipe_instance *self, uint32_t index, uint32_t other,
+                               uint32_t *out_reach, opipe_error *err);
+opipe_status cuda_buffer_share(opipe_buffer *buffer, opipe_shared *out_shared, opipe_error *err);
+void cuda_buffer_unshare(opipe_buffer *buffer, uint32_t all_closed);
+opipe_status cuda_buffer_open(opipe_device *device, const opipe_shared *shared, uint64_t n_bytes,
+                              opipe_buffer **out_buffer, opipe_error *err);
+opipe_status cuda_event_create_shared(opipe_device *device, opipe_event **out_event,
+                                      opipe_shared *out_shared, opipe_error *err);
+opipe_status cuda_event_open(opipe_device *device, const opipe_shared *shared,
+                             opipe_event **out_event, opipe_error *err);
 /* queue.c */
+/* A driver's event of these flags. */
+opipe_status cuda_event_make(opipe_device *device, unsigned flags, opipe_event **out_event,
+                             opipe_error *err);
 opipe_status cuda_queue_open(opipe_device *device, opipe_queue **out_queue, opipe_error *err);
 void cuda_queue_close(opipe_queue *queue);
 opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err);
@@ -414,5 +453,9 @@ opipe_status cuda_bind(opipe_device *device, const opipe_bind_params *params,
 void cuda_binding_free(opipe_binding *binding);
 opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                       uint32_t n_scalars, opipe_error *err);
+opipe_status cuda_program_places(const opipe_program *program, uint32_t *out_ends, uint32_t *out_n,
+                                 opipe_error *err);
+opipe_status cuda_run_part(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                           uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err);
 
 #endif /* OPIPE_BACKEND_CUDA_CUDA_H_ */

@@ -25,8 +25,8 @@ opipe_status cuda_device_count(opipe_instance *self, uint32_t *out_count, opipe_
   return count_devices(self->libraries, out_count, err);
 }
 
-static opipe_status check_index(opipe_instance *self, uint32_t index, const char *what,
-                                opipe_error *err) {
+opipe_status cuda_check_index(opipe_instance *self, uint32_t index, const char *what,
+                              opipe_error *err) {
   uint32_t count = 0;
   CUDA_TRY(cuda_check_owner(self->owner, what, err));
   CUDA_TRY(count_devices(self->libraries, &count, err));
@@ -56,41 +56,48 @@ static const chip_rates *rates_of(int major, int minor) {
   return found;
 }
 
-/* As nvidia-smi writes it: what CUDA_VISIBLE_DEVICES takes too. */
-static void write_uuid(const CUuuid *uuid, bool is_slice, char *out, size_t room) {
-  size_t n = (size_t)snprintf(out, room, is_slice ? "MIG-" : "GPU-");
-  for (size_t i = 0; i < sizeof uuid->bytes && n < room; ++i) {
-    const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
-    n += (size_t)snprintf(out + n, room - n, "%s%02x", dash, (unsigned char)uuid->bytes[i]);
-  }
-}
-
-static int attribute(const cuda_driver *driver, CUdevice device, int which) {
+int cuda_attribute(const cuda_driver *driver, CUdevice device, int which) {
   int value = 0;
   return driver->device_attribute(&value, (CUdevice_attribute)which, device) == CUDA_OK ? value : 0;
+}
+
+/* No attribute says it. */
+static bool is_slice(const cuda_driver *driver, CUdevice device) {
+  char name[256] = "";
+  (void)driver->device_name(name, (int)sizeof name, device);
+  return strstr(name, " MIG ") != NULL;
+}
+
+void cuda_uuid_text(const cuda_driver *driver, CUdevice device, char *out, size_t room) {
+  CUuuid uuid;
+  out[0] = '\0';
+  if (driver->device_uuid(&uuid, device) != CUDA_OK)
+    return;
+  size_t n = (size_t)snprintf(out, room, is_slice(driver, device) ? "MIG-" : "GPU-");
+  for (size_t i = 0; i < sizeof uuid.bytes && n < room; ++i) {
+    const char *dash = i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "";
+    n += (size_t)snprintf(out + n, room - n, "%s%02x", dash, (unsigned char)uuid.bytes[i]);
+  }
 }
 
 static void fill_info(const cuda_driver *driver, CUdevice device, opipe_device_info *out) {
   char name[256] = "GPU";
   size_t n_bytes = 0;
-  const int major = attribute(driver, device, CUDA_ATTRIBUTE_MAJOR);
-  const int minor = attribute(driver, device, CUDA_ATTRIBUTE_MINOR);
+  const int major = cuda_attribute(driver, device, CUDA_ATTRIBUTE_MAJOR);
+  const int minor = cuda_attribute(driver, device, CUDA_ATTRIBUTE_MINOR);
   const chip_rates *rates = rates_of(major, minor);
-  CUuuid uuid;
-  const double hertz = 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_CLOCK_KHZ);
+  const double hertz = 1e3 * cuda_attribute(driver, device, CUDA_ATTRIBUTE_CLOCK_KHZ);
   (void)driver->device_name(name, (int)sizeof name, device);
   (void)driver->device_bytes(&n_bytes, device);
   out->memory_bytes = n_bytes;
-  const double clocks = attribute(driver, device, CUDA_ATTRIBUTE_PROCESSORS) * hertz;
-  const bool is_slice = strstr(name, " MIG ") != NULL; /* no attribute says it */
+  const double clocks = cuda_attribute(driver, device, CUDA_ATTRIBUTE_PROCESSORS) * hertz;
   out->peak_flops = clocks * rates->fp32;
   out->fp64_flops = clocks * rates->fp64;
   out->fp16_flops = out->bf16_flops = clocks * rates->half;
-  out->flags = (is_slice ? OPIPE_DEVICE_ALONE : 0u) | OPIPE_DEVICE_HANDS_ON;
-  if (driver->device_uuid(&uuid, device) == CUDA_OK)
-    write_uuid(&uuid, is_slice, out->uuid, sizeof out->uuid);
-  out->bandwidth = 2.0 * 1e3 * attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
-                   attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_BUS_BITS) / 8;
+  out->flags = (is_slice(driver, device) ? OPIPE_DEVICE_ALONE : 0u) | OPIPE_DEVICE_HANDS_ON;
+  cuda_uuid_text(driver, device, out->uuid, sizeof out->uuid);
+  out->bandwidth = 2.0 * 1e3 * cuda_attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ) *
+                   cuda_attribute(driver, device, CUDA_ATTRIBUTE_MEMORY_BUS_BITS) / 8;
   out->launch_ns = 2500.0;
   out->alignment = CUDA_ALIGN;
   (void)snprintf(out->name, sizeof out->name, "%.47s (sm_%d%d)", name, major, minor);
@@ -103,7 +110,7 @@ opipe_status cuda_device_query(opipe_instance *self, uint32_t index, opipe_devic
   const cuda_driver *driver = &self->libraries->driver;
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, uuid);
-  CUDA_TRY(check_index(self, index, "device_query", err));
+  CUDA_TRY(cuda_check_index(self, index, "device_query", err));
   if (size < OPIPE_END(opipe_device_info, flags))
     return opipe_fail(err, OPIPE_E_ABI, "device_query: struct_size %u is too small", size);
   if (driver->device_get(&device, (int)index) != CUDA_OK)
@@ -148,7 +155,7 @@ static opipe_status read_processors(opipe_device *device, const char *value, opi
 
 static opipe_status check_processors(const opipe_device *device, opipe_error *err) {
   const cuda_place *place = device->place;
-  const int n = attribute(place->driver, place->ordinal, CUDA_ATTRIBUTE_PROCESSORS);
+  const int n = cuda_attribute(place->driver, place->ordinal, CUDA_ATTRIBUTE_PROCESSORS);
   return device->processors <= n
              ? OPIPE_OK
              : opipe_fail(err, OPIPE_E_INVALID, "cuda:%u: sm=%d, the device has %d processors",
@@ -272,7 +279,7 @@ static opipe_status do_kernels_wait(cuda_place *place, bool *out_wait, opipe_err
   CUfunction any = NULL;
   int version = 0;
   *out_wait = false;
-  if (attribute(driver, place->ordinal, CUDA_ATTRIBUTE_MAJOR) < FIRST_CHIP)
+  if (cuda_attribute(driver, place->ordinal, CUDA_ATTRIBUTE_MAJOR) < FIRST_CHIP)
     return OPIPE_OK;
   CUDA_TRY(cuda_result(place, driver->module_function(&any, place->module, "opipe_begin"),
                        "kernel opipe_begin", err));

@@ -56,8 +56,14 @@ void cuda_buffer_free(opipe_buffer *buffer) {
     return;
   opipe_device *device = buffer->device;
   const bool entered = cuda_enter(device, "buffer_free", NULL) >= 0;
-  if (!buffer->imported)
+  if (buffer->opened) {
+    if (entered && cuda_may_give(device))
+      (void)device->place->driver->ipc_memory_close(buffer->address);
+  } else if (buffer->kept) {
+    opipe_meter_give(&device->meter, buffer->kind, buffer->n_bytes);
+  } else if (!buffer->imported) {
     cuda_memory_give(device, buffer->kind, buffer->address, buffer->n_bytes);
+  }
   if (entered)
     cuda_leave(device);
   opipe_free(device->host, buffer, sizeof *buffer, _Alignof(opipe_buffer));

@@ -9,10 +9,8 @@
 #include "cuda.h"
 #include "image.h"
 
-enum { PLACES = 64 };
-
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
-static cuda_place places[PLACES]; /* by index of the GPU */
+static cuda_place places[CUDA_PLACES]; /* by index of the GPU */
 
 opipe_status cuda_check_owner(pid_t owner, const char *what, opipe_error *err) {
   const pid_t here = getpid();
@@ -126,9 +124,9 @@ static opipe_status make_place(cuda_place *place, uint32_t index, opipe_error *e
 opipe_status cuda_place_take(const cuda_libraries *libraries, uint32_t index,
                              cuda_place **out_place, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  if (index >= PLACES) {
+  if (index >= CUDA_PLACES) {
     return opipe_fail(err, OPIPE_E_LIMIT, "backend cuda: device %u, at most %d are opened", index,
-                      PLACES);
+                      CUDA_PLACES);
   }
   cuda_place *place = &places[index];
   (void)pthread_mutex_lock(&places_lock);
@@ -158,6 +156,7 @@ void cuda_place_give(cuda_place *place, bool all) {
       (void)place->driver->module_unload(place->module);
       (void)place->driver->context_pop(&ours);
     }
+    cuda_peers_give(place);
     (void)place->driver->context_release(place->ordinal);
   }
   (void)pthread_mutex_unlock(&places_lock);

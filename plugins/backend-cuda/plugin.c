@@ -6,7 +6,7 @@
 #include "cuda.h"
 
 const opipe_backend cuda_backend_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_backend, sum),
+    .struct_size = (uint32_t)OPIPE_END(opipe_backend, event_open),
     .device_count = cuda_device_count,
     .device_query = cuda_device_query,
     .device_open = cuda_device_open,
@@ -73,6 +73,14 @@ const opipe_backend cuda_backend_table = {
     .event_create_timed = cuda_event_create_timed,
     .event_elapsed = cuda_event_elapsed,
     .sum = cuda_sum,
+    .program_places = cuda_program_places,
+    .run_part = cuda_run_part,
+    .device_reach = cuda_device_reach,
+    .buffer_share = cuda_buffer_share,
+    .buffer_unshare = cuda_buffer_unshare,
+    .buffer_open = cuda_buffer_open,
+    .event_create_shared = cuda_event_create_shared,
+    .event_open = cuda_event_open,
 };
 
 /* Lines that plugins --why shows when all is well. */

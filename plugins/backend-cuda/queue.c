@@ -124,8 +124,8 @@ void cuda_queue_close(opipe_queue *queue) {
     cuda_word_give(device, queue->late);
 }
 
-static opipe_status create_event(opipe_device *device, unsigned flags, opipe_event **out_event,
-                                 opipe_error *err) {
+opipe_status cuda_event_make(opipe_device *device, unsigned flags, opipe_event **out_event,
+                             opipe_error *err) {
   const cuda_driver *driver = device->place->driver;
   CUDA_TRY(cuda_enter(device, "event_create", err));
   opipe_event *event =
@@ -151,12 +151,12 @@ static opipe_status create_event(opipe_device *device, unsigned flags, opipe_eve
 }
 
 opipe_status cuda_event_create(opipe_device *device, opipe_event **out_event, opipe_error *err) {
-  return create_event(device, CUDA_EVENT_DISABLE_TIMING, out_event, err);
+  return cuda_event_make(device, CUDA_EVENT_DISABLE_TIMING, out_event, err);
 }
 
 opipe_status cuda_event_create_timed(opipe_device *device, opipe_event **out_event,
                                      opipe_error *err) {
-  return create_event(device, 0, out_event, err);
+  return cuda_event_make(device, 0, out_event, err);
 }
 
 /* A record that is on its way may still write the event's word. False: it may never come, its queue
@@ -209,8 +209,10 @@ opipe_status cuda_event_record(opipe_queue *queue, opipe_event *event, opipe_err
   opipe_device *device = queue->device;
   if (event->device != device)
     return opipe_fail(err, OPIPE_E_INVALID, "event_record: the event is of another opening");
-  if (event->imported)
-    return opipe_fail(err, OPIPE_E_STATE, "event_record: the event was imported");
+  if (event->imported || event->opened) {
+    return opipe_fail(err, OPIPE_E_STATE, "event_record: the event was %s",
+                      event->opened ? "opened, it is another process's" : "imported");
+  }
   if (queue->imported && event->took) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "event_record: on an imported queue, of an event that holds what a run told");
@@ -360,6 +362,18 @@ opipe_status cuda_read(opipe_queue *queue, void *dst, const opipe_region *src, o
   return cuda_leave_queue(queue, status, err);
 }
 
+/* Between two GPUs. */
+static opipe_status copy_to_peer(opipe_queue *queue, const opipe_buffer *dst, CUdeviceptr to,
+                                 const opipe_buffer *src, CUdeviceptr from, uint64_t n_bytes,
+                                 opipe_error *err) {
+  cuda_place *place = queue->device->place;
+  return cuda_result(place,
+                     place->driver->copy_peer(to, dst->peer != NULL ? dst->peer : place->context,
+                                              from, src->peer != NULL ? src->peer : place->context,
+                                              (size_t)n_bytes, queue->stream),
+                     "copy between GPUs", err);
+}
+
 static opipe_status copy_bytes(opipe_queue *queue, CUdeviceptr to, CUdeviceptr from,
                                uint64_t n_bytes, opipe_error *err) {
   cuda_place *place = queue->device->place;
@@ -413,6 +427,9 @@ opipe_status cuda_copy(opipe_queue *queue, const opipe_region *dst, const opipe_
   if (dst->n_bytes == 0)
     return OPIPE_OK;
   CUDA_TRY(cuda_enter_queue(queue, "copy", err));
-  const opipe_status status = copy_overlapping(queue, to, from, dst->n_bytes, err);
+  const opipe_status status =
+      dst->buffer->peer != src->buffer->peer
+          ? copy_to_peer(queue, dst->buffer, to, src->buffer, from, dst->n_bytes, err)
+          : copy_overlapping(queue, to, from, dst->n_bytes, err);
   return cuda_leave_queue(queue, status, err);
 }

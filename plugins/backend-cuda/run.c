@@ -146,14 +146,15 @@ static opipe_status look_at_dead(const opipe_binding *binding, uint32_t step, CU
   return OPIPE_OK;
 }
 
-opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, bool has_begun,
-                            opipe_error *err) {
+/* Steps [from, to). */
+static opipe_status run_steps(const opipe_binding *binding, CUstream stream, bool has_begun,
+                              uint32_t from, uint32_t to, opipe_error *err) {
   const opipe_program *program = binding->program;
   const bool poison = (program->flags & OPIPE_COMPILE_POISON) != 0;
   bool is_behind = has_begun && program->has_block && program->sections == NULL;
   opipe_status status = OPIPE_OK;
   CUDA_TRY(cuda_sections_enter(program, stream, err));
-  for (uint32_t i = 0; status >= 0 && i < binding->n_steps; ++i) {
+  for (uint32_t i = from; status >= 0 && i < to; ++i) {
     status = run_step(binding, &binding->steps[i], is_behind, stream, err);
     is_behind = binding->steps[i].step->kind == CUDA_STEP_LAUNCH && !poison;
     if (status >= 0 && poison)
@@ -164,31 +165,99 @@ opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, bool 
   return cuda_sections_leave(program, stream, status, err);
 }
 
-opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
-                      uint32_t n_scalars, opipe_error *err) {
+opipe_status cuda_run_steps(const opipe_binding *binding, CUstream stream, bool has_begun,
+                            opipe_error *err) {
+  return run_steps(binding, stream, has_begun, 0, binding->n_steps, err);
+}
+
+static opipe_status check_run(const opipe_binding *binding, const opipe_queue *queue,
+                              const int64_t *scalars, uint32_t n_scalars, opipe_error *err) {
   const opipe_program *program = binding->program;
-  opipe_device *device = program->device;
-  opipe_status status = OPIPE_OK;
-  if (queue->device != device)
+  if (queue->device != program->device)
     return opipe_fail(err, OPIPE_E_INVALID, "run: the queue is of another opening");
   if (n_scalars < program->graph->n_scalars || n_scalars > CUDA_SCALARS ||
       (n_scalars > 0 && scalars == NULL)) {
     return opipe_fail(err, OPIPE_E_INVALID, "run: %u scalars, the program has %u", n_scalars,
                       program->graph->n_scalars);
   }
-  CUDA_TRY(cuda_enter_queue(queue, "run", err));
-  if ((program->flags & OPIPE_COMPILE_POISON) != 0)
-    status = poison_all(binding, queue->stream, err);
-  if (status >= 0 && (binding->graph == NULL || program->graph->n_scalars > 0))
-    status = cuda_run_begin(binding, queue->stream, scalars, n_scalars, err);
-  if (status >= 0 && binding->graph != NULL) {
-    status = check(binding, device->place->driver->graph_launch(binding->graph, queue->stream),
-                   "graph", err);
-  } else if (status >= 0) {
-    status = cuda_run_steps(binding, queue->stream, true, err);
-  }
-  if (status >= 0 && (program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0))
-    status = report(binding, queue, err);
+  return OPIPE_OK;
+}
+
+/* What stands in front of the first step. */
+static opipe_status begin(const opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                          uint32_t n_scalars, opipe_error *err) {
+  const opipe_program *program = binding->program;
   (void)__atomic_add_fetch(&queue->n_runs, 1, __ATOMIC_RELAXED);
+  if ((program->flags & OPIPE_COMPILE_POISON) != 0)
+    CUDA_TRY(poison_all(binding, queue->stream, err));
+  return binding->graph == NULL || program->graph->n_scalars > 0
+             ? cuda_run_begin(binding, queue->stream, scalars, n_scalars, err)
+             : OPIPE_OK;
+}
+
+/* What stands behind the last one. */
+static opipe_status end(const opipe_binding *binding, opipe_queue *queue, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  return program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0
+             ? report(binding, queue, err)
+             : OPIPE_OK;
+}
+
+opipe_status cuda_run(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                      uint32_t n_scalars, opipe_error *err) {
+  const cuda_driver *driver = binding->program->device->place->driver;
+  CUDA_TRY(check_run(binding, queue, scalars, n_scalars, err));
+  CUDA_TRY(cuda_enter_queue(queue, "run", err));
+  opipe_status status = begin(binding, queue, scalars, n_scalars, err);
+  if (status >= 0 && binding->graph != NULL)
+    status = check(binding, driver->graph_launch(binding->graph, queue->stream), "graph", err);
+  else if (status >= 0)
+    status = cuda_run_steps(binding, queue->stream, true, err);
+  const opipe_status ended = status < 0 ? status : end(binding, queue, err);
+  return cuda_leave_queue(queue, ended, err);
+}
+
+/* ---- parts ---- */
+
+/* A place for each step. Programs that run as one graph, or that share memory with a section on the
+ * CPU while they run, have no parts. */
+opipe_status cuda_program_places(const opipe_program *program, uint32_t *out_ends, uint32_t *out_n,
+                                 opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  uint32_t n = 0;
+  (void)err;
+  for (uint32_t slot = 0; slot < graph->n_params; ++slot)
+    out_ends[slot] = 0;
+  *out_n = 0;
+  if (program->sections != NULL || program->device->graphs)
+    return OPIPE_OK;
+  for (const cuda_step *step = program->steps; step != NULL; step = step->next, ++n) {
+    for (const cuda_patch *patch = step->patches; patch != NULL; patch = patch->next) {
+      const cuda_storage *storage = patch->value < graph->n_values
+                                        ? &program->storages[cuda_root(program, patch->value)]
+                                        : NULL;
+      if (storage != NULL && storage->kind == CUDA_PLACE_GRADIENT)
+        out_ends[storage->slot] = n + 1;
+    }
+  }
+  *out_n = n;
+  return OPIPE_OK;
+}
+
+opipe_status cuda_run_part(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
+                           uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err) {
+  const opipe_program *program = binding->program;
+  const uint32_t n = program->sections != NULL || program->device->graphs ? 0 : binding->n_steps;
+  CUDA_TRY(check_run(binding, queue, scalars, n_scalars, err));
+  if (from >= to || to > n) {
+    return opipe_fail(err, OPIPE_E_INVALID, "a part of a run from place %u to %u, the last is %u",
+                      from, to, n);
+  }
+  CUDA_TRY(cuda_enter_queue(queue, "run_part", err));
+  opipe_status status = from == 0 ? begin(binding, queue, scalars, n_scalars, err) : OPIPE_OK;
+  if (status >= 0)
+    status = run_steps(binding, queue->stream, from == 0, from, to, err);
+  if (status >= 0 && to == n)
+    status = end(binding, queue, err);
   return cuda_leave_queue(queue, status, err);
 }

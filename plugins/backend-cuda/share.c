@@ -28,8 +28,10 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
     native = buffer->address;
   } else if (what == OPIPE_NATIVE_EVENT) {
     const opipe_event *event = object;
-    if (event->imported)
-      return opipe_fail(err, OPIPE_E_STATE, "native: the event was imported");
+    if (event->imported || event->opened) {
+      return opipe_fail(err, OPIPE_E_STATE, "native: the event was %s",
+                        event->opened ? "opened" : "imported");
+    }
     owner = event->device;
     native = (uintptr_t)event->event;
   } else {
@@ -42,8 +44,10 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
 }
 
 /* Asks the driver which device's memory an address is. Pinned memory of the host's belongs to one
- * as well. */
-static opipe_status check_address(const opipe_device *device, uint64_t native, opipe_error *err) {
+ * as well. *out_peer: the context of another device, which this one reaches; NULL: it is this one.
+ */
+static opipe_status check_address(const opipe_device *device, uint64_t native, CUcontext *out_peer,
+                                  opipe_error *err) {
   const cuda_place *place = device->place;
   int ordinal = 0;
   unsigned int type = CUDA_MEMORY_DEVICE;
@@ -61,9 +65,12 @@ static opipe_status check_address(const opipe_device *device, uint64_t native, o
   }
   if (result == CUDA_OK && ordinal == place->ordinal)
     return OPIPE_OK;
+  if (result == CUDA_OK && cuda_peer_take(device, ordinal, out_peer, NULL) >= 0)
+    return OPIPE_OK;
   if (result == CUDA_OK) {
     return opipe_fail(err, OPIPE_E_INVALID,
-                      "buffer_import: 0x%llx is memory of GPU %d, not of %d (cuda:%u)",
+                      "buffer_import: 0x%llx is memory of GPU %d, not of %d (cuda:%u), which does "
+                      "not reach it",
                       (unsigned long long)native, ordinal, place->ordinal, place->index);
   }
   return result == CUDA_INVALID_VALUE
@@ -80,8 +87,9 @@ opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t 
                       "buffer_import: %llu bytes at 0x%llx, which must be a multiple of %d",
                       (unsigned long long)n_bytes, (unsigned long long)native, CUDA_ALIGN);
   }
+  CUcontext peer = NULL;
   CUDA_TRY(cuda_enter(device, "buffer_import", err));
-  const opipe_status status = check_address(device, native, err);
+  const opipe_status status = check_address(device, native, &peer, err);
   cuda_leave(device);
   if (status < 0)
     return status;
@@ -89,8 +97,8 @@ opipe_status cuda_buffer_import(opipe_device *device, uint64_t native, uint64_t 
       opipe_zeroed(device->host, "buffer", sizeof *buffer, _Alignof(opipe_buffer), err);
   if (buffer == NULL)
     return OPIPE_E_NOMEM;
-  *buffer =
-      (opipe_buffer){.device = device, .address = native, .n_bytes = n_bytes, .imported = true};
+  *buffer = (opipe_buffer){
+      .device = device, .address = native, .n_bytes = n_bytes, .peer = peer, .imported = true};
   *out_buffer = buffer;
   return OPIPE_OK;
 }

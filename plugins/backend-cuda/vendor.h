@@ -62,6 +62,12 @@ typedef void (*CUhostFn)(void *data);
 typedef struct CUuuid_st {
   char bytes[16];
 } CUuuid;
+typedef struct CUipcMemHandle_st {
+  char reserved[64];
+} CUipcMemHandle;
+typedef struct CUipcEventHandle_st {
+  char reserved[64];
+} CUipcEventHandle;
 typedef int cublasStatus_t;
 typedef int cudaDataType;
 typedef int cudaDataType_t;
@@ -92,8 +98,10 @@ enum {
   CUDA_INVALID_DEVICE = 101,
   CUDA_INVALID_IMAGE = 200,
   CUDA_INVALID_CONTEXT = 201,
+  CUDA_MAP_FAILED = 205,
   CUDA_NO_BINARY_FOR_GPU = 209,
   CUDA_ECC_UNCORRECTABLE = 214,
+  CUDA_PEER_UNSUPPORTED = 217,
   CUDA_NVLINK_UNCORRECTABLE = 220,
   CUDA_CONTAINED = 226,
   CUDA_INVALID_HANDLE = 400,
@@ -102,6 +110,7 @@ enum {
   CUDA_ILLEGAL_ADDRESS = 700,
   CUDA_LAUNCH_OUT_OF_RESOURCES = 701,
   CUDA_LAUNCH_TIMEOUT = 702,
+  CUDA_PEER_ALREADY_ENABLED = 704,
   CUDA_CONTEXT_IS_DESTROYED = 709,
   CUDA_ASSERT = 710,
   CUDA_ALREADY_REGISTERED = 712,
@@ -128,7 +137,8 @@ enum {
   CUDA_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
   CUDA_ATTRIBUTE_MAJOR = 75,
   CUDA_ATTRIBUTE_MINOR = 76,
-  CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN = 97
+  CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN = 97,
+  CUDA_ATTRIBUTE_IPC = 125 /* memory and events can be opened by other processes */
 };
 enum {
   CUDA_POINTER_MEMORY_TYPE = 2,
@@ -142,6 +152,8 @@ enum {
   CUDA_STREAM_NON_BLOCKING = 1,
   CUDA_STREAM_PER_THREAD = 2, /* a handle: of the calling thread's own stream */
   CUDA_EVENT_DISABLE_TIMING = 2,
+  CUDA_EVENT_INTERPROCESS = 4, /* with the one before */
+  CUDA_IPC_LAZY_PEERS = 1,     /* peer access is enabled where it is needed */
   CUDA_HOST_PORTABLE = 1,
   CUDA_HOST_DEVICEMAP = 2,
   CUDA_CAPTURE_THREAD_LOCAL = 1
@@ -233,6 +245,17 @@ enum {
     (void *dst, CUdeviceptr src, size_t bytes, CUstream stream))                                   \
   X(copy, cuMemcpyDtoDAsync_v2, CUresult,                                                          \
     (CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream))                             \
+  X(copy_peer, cuMemcpyPeerAsync, CUresult,                                                        \
+    (CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes, \
+     CUstream stream))                                                                             \
+  X(peer_can, cuDeviceCanAccessPeer, CUresult, (int *can, CUdevice device, CUdevice peer))         \
+  X(peer_enable, cuCtxEnablePeerAccess, CUresult, (CUcontext peer, unsigned flags))                \
+  X(ipc_memory_get, cuIpcGetMemHandle, CUresult, (CUipcMemHandle * handle, CUdeviceptr address))   \
+  X(ipc_memory_open, cuIpcOpenMemHandle_v2, CUresult,                                              \
+    (CUdeviceptr * address, CUipcMemHandle handle, unsigned flags))                                \
+  X(ipc_memory_close, cuIpcCloseMemHandle, CUresult, (CUdeviceptr address))                        \
+  X(ipc_event_get, cuIpcGetEventHandle, CUresult, (CUipcEventHandle * handle, CUevent event))      \
+  X(ipc_event_open, cuIpcOpenEventHandle, CUresult, (CUevent * event, CUipcEventHandle handle))    \
   X(fill, cuMemsetD8Async, CUresult,                                                               \
     (CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream))                         \
   X(stream_create, cuStreamCreate, CUresult, (CUstream * stream, unsigned flags))                  \

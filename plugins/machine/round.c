@@ -36,9 +36,9 @@ void machine_round_close(machine_round *r) {
     r->backend->event_destroy(r->moved);
     r->moved = NULL;
   }
-  opipe_free(r->host, r->bounce, r->params.n_bytes, ALIGN);
+  if (r->bounce.data != NULL)
+    opipe_ring_drop(r->host, r->backend, r->device, &r->bounce);
   opipe_free(r->host, r->spans, bytes_of_spans(r), ALIGN);
-  r->bounce = NULL;
   r->spans = NULL;
 }
 
@@ -134,11 +134,15 @@ static opipe_status poll_event(const machine_round *r, opipe_event *event, bool 
 /* Values without a host address are read to a bounce: queued once, then awaited. */
 static opipe_status fetch(machine_round *r, bool *io_unready, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  if (r->bounce == NULL)
-    r->bounce = opipe_zeroed(r->host, "values to sum", r->params.n_bytes, ALIGN, err);
-  if (r->bounce == NULL)
-    return OPIPE_E_NOMEM;
-  opipe_bounce_spans(&r->what, r->index, r->n_values, r->bounce, &r->spans[0],
+  if (r->bounce.data == NULL) {
+    status = opipe_ring_make(r->host, r->backend, r->device, 1, r->params.n_bytes, true, &r->bounce,
+                             NULL);
+  }
+  if (status < 0) {
+    return opipe_fail(err, status, "values to sum: %llu bytes",
+                      (unsigned long long)r->params.n_bytes);
+  }
+  opipe_bounce_spans(&r->what, r->index, r->n_values, r->bounce.data, &r->spans[0],
                      &r->spans[r->params.n_regions]);
   if (r->fetched != r->begun + 1) {
     if (r->moved == NULL)

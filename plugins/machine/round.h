@@ -14,7 +14,7 @@
 #define OPIPE_MACHINE_ROUND_H
 
 #include <opipe/collect.h>
-#include <opipe/streams.h>
+#include <opipe/ways.h>
 
 /* The host address of a region; *out_remote: it has none, but the queue can copy. Errors: those of
  * opipe_endpoint_address. */
@@ -33,7 +33,7 @@ typedef struct machine_round {
   bool collects;                  /* false: of group_open, whose rounds are all_reduce's */
   opipe_span *spans;              /* [2 * n_regions] from, then to */
   opipe_event *moved;             /* behind the last copy by the queue */
-  char *bounce; /* [params.n_bytes] for values without a host address; NULL: none were met */
+  opipe_ring bounce; /* of one, for values without a host address; no data: none were met */
   uint64_t fetched;
   /* rounds */
   uint64_t begun, ended; /* how many */

@@ -84,7 +84,7 @@ static opipe_status find_list(const opipe_group *group, const opipe_region *list
 /* The values' way to the bounce: queued once, then awaited. */
 static opipe_status fetch(opipe_group *group, uint64_t sequence, member *m, opipe_error *err) {
   opipe_endpoint *e = group->endpoint;
-  opipe_bounce_spans(&m->what, group->index, m->n_values, group->bounce, m->from, m->to);
+  opipe_bounce_spans(&m->what, group->index, m->n_values, group->bounce.data, m->from, m->to);
   m->n_from = m->n_to = 1;
   if (group->fetched != sequence + 1) {
     const opipe_status status =

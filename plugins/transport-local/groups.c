@@ -22,7 +22,7 @@ static opipe_status make_room(opipe_group *group, opipe_error *err) {
   bool near = false;
   const bool remote = group->endpoint->remote;
   const opipe_status known = remote ? local_group_nearness(group, &near) : OPIPE_OK;
-  return remote && (known != OPIPE_OK || !near) ? local_group_bounce(group, err) : OPIPE_OK;
+  return remote && known == OPIPE_OK && !near ? local_group_bounce(group, err) : OPIPE_OK;
 }
 
 opipe_status local_group_bounce(opipe_group *group, opipe_error *err) {
@@ -33,12 +33,10 @@ opipe_status local_group_bounce(opipe_group *group, opipe_error *err) {
     if (status < 0)
       return status;
   }
-  if (group->bounce == NULL && n_bytes > 0) {
-    group->bounce = opipe_zeroed(e->world->host, "values to sum", n_bytes, LINE_BYTES, err);
-    if (group->bounce == NULL)
-      return OPIPE_E_NOMEM;
-  }
-  return OPIPE_OK;
+  return group->bounce.data != NULL || n_bytes == 0
+             ? OPIPE_OK
+             : opipe_ring_make(e->world->host, e->backend, e->device, 1, n_bytes, true,
+                               &group->bounce, NULL);
 }
 
 /* Copies that are on their way end first. */
@@ -48,7 +46,8 @@ static void drop_bounce(opipe_group *group) {
     (void)e->backend->event_sync(group->moved, UINT64_MAX, NULL);
     e->backend->event_destroy(group->moved);
   }
-  opipe_free(e->world->host, group->bounce, group->params.n_bytes, LINE_BYTES);
+  if (group->bounce.data != NULL)
+    opipe_ring_drop(e->world->host, e->backend, e->device, &group->bounce);
 }
 
 /* Leaves the circle, if it is in one. */

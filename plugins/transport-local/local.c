@@ -42,7 +42,7 @@ static opipe_status local_info(opipe_instance *self, opipe_transport_info *io_in
   return opipe_transport_tell(io_info, &full, err);
 }
 
-static opipe_status check_options(const char *options, opipe_error *err) {
+opipe_status local_check_options(const char *options, opipe_error *err) {
   if (options == NULL || options[0] == '\0')
     return OPIPE_OK;
   return opipe_fail(err, OPIPE_E_INVALID, "transport 'local' has no options, '%.100s' was given",
@@ -51,7 +51,7 @@ static opipe_status check_options(const char *options, opipe_error *err) {
 
 static opipe_status local_world_info(opipe_instance *self, const char *options,
                                      opipe_transport_info *io_info, opipe_error *err) {
-  const opipe_status status = check_options(options, err);
+  const opipe_status status = local_check_options(options, err);
   return status < 0 ? status : local_info(self, io_info, err);
 }
 
@@ -60,7 +60,7 @@ static opipe_status local_world_open(opipe_instance *self, const opipe_world_par
   const opipe_host *host = self->host;
   opipe_status status = opipe_world_check(params, err);
   if (status == OPIPE_OK)
-    status = check_options(params->options, err);
+    status = local_check_options(params->options, err);
   if (status < 0)
     return status;
   const size_t table_bytes = params->n_ranks * sizeof(_Atomic(opipe_endpoint *));
@@ -140,6 +140,11 @@ static opipe_status local_endpoint_open(opipe_world *world, const opipe_endpoint
   endpoint->backend = params->backend;
   endpoint->device = params->device;
   endpoint->queue = params->queue;
+  endpoint->backend_self = params->backend_self;
+  endpoint->device_index = OPIPE_HAS(params, opipe_endpoint_params, reserved2) &&
+                                   params->backend != NULL && params->device != NULL
+                               ? params->device_index
+                               : OPIPE_NONE;
   endpoint->rank = params->rank;
   endpoint->spin_us = params->spin_us;
   opipe_endpoint *nobody = NULL;
@@ -194,19 +199,29 @@ static opipe_status local_memory_register(opipe_endpoint *endpoint, opipe_buffer
     return OPIPE_E_NOMEM;
   memory->endpoint = endpoint;
   memory->buffer = buffer;
+  pthread_mutex_lock(&endpoint->world->lock);
+  if (remote && n_bytes != 0 && endpoint->sample == NULL)
+    endpoint->sample = buffer;
+  pthread_mutex_unlock(&endpoint->world->lock);
   *out_memory = memory;
   return OPIPE_OK;
 }
 
 static void local_memory_drop(opipe_memory *memory) {
-  if (memory != NULL)
-    opipe_free(memory->endpoint->world->host, memory, sizeof *memory, _Alignof(opipe_memory));
+  if (memory == NULL)
+    return;
+  opipe_endpoint *endpoint = memory->endpoint;
+  pthread_mutex_lock(&endpoint->world->lock);
+  if (endpoint->sample == memory->buffer)
+    endpoint->sample = NULL;
+  pthread_mutex_unlock(&endpoint->world->lock);
+  opipe_free(endpoint->world->host, memory, sizeof *memory, _Alignof(opipe_memory));
 }
 
 /* ---- the plugin ---- */
 
 static const opipe_transport transport_table = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, recv_after),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, stream_way),
     .info = local_info,
     .world_info = local_world_info,
     .endpoint_ready = local_endpoint_ready,
@@ -235,7 +250,9 @@ static const opipe_transport transport_table = {
     .collective_close = local_collective_close,
     .collect = local_collect,
     .collect_test = local_collect_test,
-    .recv_after = local_recv_after};
+    .recv_after = local_recv_after,
+    .way = local_way,
+    .stream_way = local_stream_way};
 
 static opipe_status local_open(const opipe_host *host, opipe_instance **out_self,
                                opipe_error *err) {

@@ -12,6 +12,7 @@
 #define OPIPE_TRANSPORT_LOCAL_H
 
 #include <opipe/meeting.h>
+#include <opipe/ways.h>
 #include <pthread.h>
 #include <stdalign.h>
 #include <stdatomic.h>
@@ -37,11 +38,15 @@ struct opipe_endpoint {
   const opipe_backend *backend;
   opipe_device *device;
   opipe_queue *queue;
+  opipe_instance *backend_self;
   uint32_t rank;
   uint32_t spin_us;
-  bool remote;  /* memory without host addresses was registered */
-  bool unready; /* own thread: an event of a device is awaited, so `wait` must look again by
-                   itself */
+  uint32_t device_index; /* OPIPE_NONE: not known */
+  opipe_buffer *sample; /* of the memory without host addresses, by which peers are tried; under the
+                           lock */
+  bool remote;          /* memory without host addresses was registered */
+  bool unready;         /* own thread: an event of a device is awaited, so `wait` must look again by
+                           itself */
 };
 
 /* One message in flight: sequence number `q` uses cell q % depth. A line for each side's own: it
@@ -69,10 +74,10 @@ typedef struct cell {
 } cell;
 _Static_assert(sizeof(cell) == 3 * LINE_BYTES, "a side writes in one line");
 
-/* Do both ends of a stream, all members of a group lie on one device? */
+/* Can the queue of a stream's sender, of a group's member 0, copy to the memory of all others? */
 enum { LOCAL_UNKNOWN = 0, LOCAL_NEAR, LOCAL_FAR };
 
-/* A buffer of another opening of the device, as one of our own. */
+/* A buffer of another opening, or of a device that this one reaches, as one of our own. */
 typedef struct borrowed {
   opipe_buffer *buffer; /* NULL: none */
   uint64_t native, n_bytes;
@@ -81,15 +86,19 @@ typedef struct borrowed {
 typedef struct wire {
   opipe_wire base;                  /* its cells: cell */
   const opipe_backend *src_backend; /* for its events */
+  _Atomic uint32_t near;            /* LOCAL_*; set once, under the lock */
+  uint32_t way;                     /* from then on: OPIPE_WAY_* */
+  char why[160];                    /* STAGED: why none better */
 } wire;
 
 struct opipe_stream {
   wire *wire;
   opipe_endpoint *endpoint;
-  uint32_t sides;  /* bit 0: source, bit 1: destination */
-  bool bounces;    /* its side of the cells has what messages without host addresses need */
-  uint32_t near;   /* LOCAL_* */
-  borrowed theirs; /* the last one that a message was copied to */
+  uint32_t sides;       /* bit 0: source, bit 1: destination */
+  bool bounces;         /* its side of the cells has what messages without host addresses need */
+  opipe_ring ring;      /* the receiver's: the cells' bounces */
+  char not_pinned[160]; /* why the ring is not; "": it is, or there is none */
+  borrowed theirs;      /* the last one that a message was copied to */
 };
 
 struct opipe_memory {
@@ -114,6 +123,7 @@ typedef struct reduction {
   opipe_circle base;                            /* its members: member */
   alignas(LINE_BYTES) _Atomic uint64_t n_given; /* contributions since the start */
   _Atomic uint64_t n_added;                     /* shares done since the start */
+  _Atomic uint32_t near;                        /* LOCAL_*; set once, under the lock */
 } reduction;
 
 /* A member's own side of a group; of all-reduces of one region, or of collects. */
@@ -129,12 +139,11 @@ struct opipe_group {
   borrowed *borrowed;   /* [n members] near */
   opipe_region *pieces; /* [n members] near */
   /* Of a member whose values have no host address, own thread: they are summed here. */
-  char *bounce;       /* NULL: not made yet */
+  opipe_ring bounce;  /* of one; without data: not made yet */
   opipe_event *moved; /* behind the last copy to or from the bounce */
   bool away;          /* the round's values are in the bounce until it is done */
   uint64_t fetched; /* q + 1: the values of round q are on their way to the bounce, or there; near:
                        its sums are queued */
-  uint32_t near;    /* LOCAL_* */
   bool is_near;     /* of the round: it is done on the device */
 };
 
@@ -155,6 +164,7 @@ struct opipe_world {
 };
 
 /* ---- local.c ---- */
+opipe_status local_check_options(const char *options, opipe_error *err);
 /* OPIPE_OK, or OPIPE_E_PEER with the reason of the abort. */
 opipe_status local_check(opipe_world *world, opipe_error *err);
 /* Host address of a region; 0 bytes need no buffer. *out_remote: it has none. */
@@ -189,15 +199,16 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
 opipe_status local_test(opipe_stream *stream, uint64_t sequence, opipe_error *err);
 
 /* ---- near.c ---- */
-/* Are both on one device, whose queues can reach the memory of either? */
-bool local_is_near(const opipe_endpoint *a, const opipe_endpoint *b);
 /* A region of the owner's device as one of the endpoint's; io: kept from call to call. */
 opipe_status local_borrow(const opipe_endpoint *endpoint, const opipe_endpoint *owner,
                           const opipe_region *region, borrowed *io, opipe_region *out_region,
                           opipe_error *err);
 void local_give_back(const opipe_endpoint *endpoint, borrowed *io);
-/* False too while the other end is not open. */
+/* False too while the other end is not open. Not under the lock. */
 bool local_stream_is_near(opipe_stream *stream);
+opipe_status local_way(opipe_instance *self, const char *options, const opipe_way_params *params,
+                       opipe_way *io_way, opipe_error *err);
+opipe_status local_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error *err);
 /* Queues the copy of a message to its region, behind *io_ready; *io_ready: stands behind it. */
 opipe_status local_place(opipe_stream *stream, cell *c, const opipe_region *region,
                          opipe_event **io_ready, opipe_error *err);

@@ -1,24 +1,157 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks on one device: what has no host address is copied and added where it lies, by the queue of
- * one of them, which takes the others' buffers for its own by their native addresses. A group's
- * round is queued by member 0; the queues of the others wait for it.
+/* Ranks on one device, or on devices of which one reaches the other's memory: what has no host
+ * address is copied and added where it lies, by the queue of one of them, which takes the others'
+ * buffers for its own by their native addresses. A stream's sender copies; a group's round is
+ * queued by member 0, and the queues of the others wait for it.
  */
 #include "local.h"
 
-bool local_is_near(const opipe_endpoint *a, const opipe_endpoint *b) {
-  static const uint32_t what[2] = {OPIPE_NATIVE_KIND, OPIPE_NATIVE_DEVICE};
-  const opipe_backend *backend = a->backend;
-  if (backend == NULL || b->backend != backend || a->queue == NULL || b->queue == NULL ||
-      !OPIPE_HAS(backend, opipe_backend, buffer_import) || backend->native == NULL ||
-      backend->buffer_import == NULL)
-    return false;
-  for (size_t i = 0; i < sizeof what / sizeof what[0]; ++i) {
-    uint64_t one = 0, other = 0;
-    if (backend->native(a->device, what[i], NULL, &one, NULL) != OPIPE_OK ||
-        backend->native(b->device, what[i], NULL, &other, NULL) != OPIPE_OK || one != other)
-      return false;
+/* ---- who reaches whom ---- */
+
+static uint64_t native_of(const opipe_endpoint *e, uint32_t what) {
+  uint64_t value = 0;
+  return e->backend->native(e->device, what, NULL, &value, NULL) == OPIPE_OK ? value : UINT64_MAX;
+}
+
+static bool takes_addresses(const opipe_backend *backend) {
+  return OPIPE_HAS(backend, opipe_backend, buffer_import) && backend->native != NULL &&
+         backend->buffer_import != NULL;
+}
+
+/* A device may refuse what it has promised: its peer's memory is taken once, as a trial. Under the
+ * lock. */
+static bool try_peer(const opipe_endpoint *from, const opipe_endpoint *to, char *out_why,
+                     size_t room) {
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_buffer *buffer = NULL;
+  uint64_t native = 0;
+  opipe_status status =
+      from->backend->native(to->device, OPIPE_NATIVE_BUFFER, to->sample, &native, &err);
+  if (status >= 0)
+    status = from->backend->buffer_import(from->device, native, 1, &buffer, &err);
+  if (status >= 0)
+    from->backend->buffer_free(buffer);
+  else
+    (void)snprintf(out_why, room, "%.150s", err.message);
+  return status >= 0;
+}
+
+/* How does the queue of `from` get at memory of `to`, which has no host address? NONE: it is not
+ * known before `to` has registered some. */
+static uint32_t find_way(const opipe_endpoint *from, const opipe_endpoint *to, char *out_why,
+                         size_t room) {
+  const opipe_backend *backend = from->backend;
+  out_why[0] = '\0';
+  if (backend == NULL || to->backend == NULL || from->queue == NULL || to->queue == NULL) {
+    (void)snprintf(out_why, room, "a rank has no queue");
+    return OPIPE_WAY_STAGED;
   }
-  return true;
+  if (to->backend == backend && takes_addresses(backend) && from->device != NULL &&
+      native_of(from, OPIPE_NATIVE_KIND) == native_of(to, OPIPE_NATIVE_KIND) &&
+      native_of(from, OPIPE_NATIVE_DEVICE) == native_of(to, OPIPE_NATIVE_DEVICE))
+    return OPIPE_WAY_DEVICE;
+  if (from->device_index == OPIPE_NONE || to->device_index == OPIPE_NONE) {
+    (void)snprintf(out_why, room, "the numbers of the devices are not known");
+    return OPIPE_WAY_STAGED;
+  }
+  const opipe_way_params params = {.struct_size = (uint32_t)sizeof params,
+                                   .src_index = from->device_index,
+                                   .dst_index = to->device_index,
+                                   .src_backend = backend,
+                                   .dst_backend = to->backend,
+                                   .src_self = from->backend_self,
+                                   .dst_self = to->backend_self};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_way_found found;
+  if (opipe_way_find(&params, OPIPE_REACH_PEER, &found, &err) < 0) {
+    (void)snprintf(out_why, room, "%.150s", err.message);
+    return OPIPE_WAY_STAGED;
+  }
+  (void)snprintf(out_why, room, "%s", found.why);
+  if (found.way == OPIPE_WAY_STAGED && !found.dst_remote)
+    return OPIPE_WAY_PAGEABLE; /* it is read straight to the host's */
+  if (found.way != OPIPE_WAY_PEER)
+    return found.way;
+  return to->sample == NULL                  ? (uint32_t)OPIPE_WAY_NONE
+         : try_peer(from, to, out_why, room) ? (uint32_t)OPIPE_WAY_PEER
+                                             : (uint32_t)OPIPE_WAY_STAGED;
+}
+
+static bool is_near(uint32_t way) {
+  return way == OPIPE_WAY_DEVICE || way == OPIPE_WAY_PEER;
+}
+
+/* Once both ends are open, whoever asks first decides for both. */
+bool local_stream_is_near(opipe_stream *stream) {
+  wire *w = stream->wire;
+  opipe_world *world = stream->endpoint->world;
+  const opipe_stream_params *p = &w->base.params;
+  uint32_t near = atomic_load_explicit(&w->near, memory_order_acquire);
+  if (near != LOCAL_UNKNOWN)
+    return near == LOCAL_NEAR;
+  pthread_mutex_lock(&world->lock);
+  const opipe_endpoint *src = atomic_load(&world->endpoints[p->src_rank]);
+  const opipe_endpoint *dst = atomic_load(&world->endpoints[p->dst_rank]);
+  near = atomic_load(&w->near);
+  if (near == LOCAL_UNKNOWN && src != NULL && dst != NULL) {
+    w->way = find_way(src, dst, w->why, sizeof w->why);
+    near = w->way == OPIPE_WAY_NONE ? LOCAL_UNKNOWN : is_near(w->way) ? LOCAL_NEAR : LOCAL_FAR;
+    atomic_store_explicit(&w->near, near, memory_order_release);
+  }
+  pthread_mutex_unlock(&world->lock);
+  return near == LOCAL_NEAR;
+}
+
+/* ---- what is told ---- */
+
+/* The receiver's ring is where messages wait; a sender reads straight to memory of the host's. */
+static opipe_way way_of(const opipe_way_found *found, const opipe_backend *dst_backend,
+                        const opipe_stream_params *stream) {
+  opipe_way way = {.struct_size = (uint32_t)sizeof way, .way = found->way};
+  (void)snprintf(way.why, sizeof way.why, "%s", found->why);
+  if (found->way != OPIPE_WAY_STAGED)
+    return way;
+  if (!found->dst_remote || !opipe_ring_pins(dst_backend)) {
+    way.way = OPIPE_WAY_PAGEABLE;
+    return way;
+  }
+  way.dst_bytes = opipe_ring_bytes(stream->depth, stream->n_bytes);
+  return way;
+}
+
+opipe_status local_way(opipe_instance *self, const char *options, const opipe_way_params *params,
+                       opipe_way *io_way, opipe_error *err) {
+  opipe_way_found found;
+  (void)self;
+  opipe_status status = local_check_options(options, err);
+  if (status >= 0)
+    status = opipe_way_find(params, OPIPE_REACH_PEER, &found, err);
+  if (status < 0)
+    return status;
+  const opipe_way way = way_of(&found, params->dst_backend, params->stream);
+  return opipe_way_tell(io_way, &way, err);
+}
+
+opipe_status local_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error *err) {
+  const wire *w = stream->wire;
+  const opipe_endpoint *e = stream->endpoint;
+  opipe_way way = {.struct_size = (uint32_t)sizeof way};
+  const bool near = local_stream_is_near(stream);
+  if (atomic_load(&w->near) == LOCAL_UNKNOWN)
+    return opipe_way_tell(io_way, &way, err);
+  way.way = w->way;
+  (void)snprintf(way.why, sizeof way.why, "%s", w->why);
+  if (!near && e->remote && (stream->sides & 2u) != 0) {
+    const opipe_status status = local_stream_bounce(stream, err);
+    if (status < 0)
+      return status;
+    way.dst_bytes = stream->ring.pinned ? stream->ring.n_bytes : 0;
+    if (stream->ring.data != NULL && !stream->ring.pinned) {
+      way.way = OPIPE_WAY_PAGEABLE;
+      (void)snprintf(way.why, sizeof way.why, "%s", stream->not_pinned);
+    }
+  }
+  return opipe_way_tell(io_way, &way, err);
 }
 
 opipe_status local_borrow(const opipe_endpoint *endpoint, const opipe_endpoint *owner,
@@ -48,31 +181,17 @@ void local_give_back(const opipe_endpoint *endpoint, borrowed *io) {
   io->buffer = NULL;
 }
 
-/* The other end of a stream; NULL: it is not open yet. */
-static const opipe_endpoint *other_end(const opipe_stream *stream) {
-  const opipe_stream_params *p = &stream->wire->base.params;
-  const uint32_t rank = (stream->sides & 1u) != 0 ? p->dst_rank : p->src_rank;
-  return atomic_load(&stream->endpoint->world->endpoints[rank]);
-}
-
-bool local_stream_is_near(opipe_stream *stream) {
-  if (stream->near == LOCAL_UNKNOWN) {
-    const opipe_endpoint *other = other_end(stream);
-    if (other == NULL)
-      return false;
-    stream->near = local_is_near(stream->endpoint, other) ? LOCAL_NEAR : LOCAL_FAR;
-  }
-  return stream->near == LOCAL_NEAR;
-}
-
 opipe_status local_place(opipe_stream *stream, cell *c, const opipe_region *region,
                          opipe_event **io_ready, opipe_error *err) {
   const opipe_endpoint *e = stream->endpoint;
   opipe_region to = c->region;
   to.n_bytes = region->n_bytes;
   opipe_status status = local_stream_bounce(stream, err); /* its event */
-  if (status >= 0)
-    status = local_borrow(e, other_end(stream), &to, &stream->theirs, &to, err);
+  if (status >= 0) {
+    const uint32_t rank = stream->wire->base.params.dst_rank;
+    status =
+        local_borrow(e, atomic_load(&e->world->endpoints[rank]), &to, &stream->theirs, &to, err);
+  }
   if (status >= 0 && *io_ready != NULL)
     status = e->backend->event_wait(e->queue, *io_ready, err);
   if (status >= 0)
@@ -93,19 +212,34 @@ static const opipe_endpoint *endpoint_of(const opipe_group *group, uint32_t i) {
   return atomic_load(&group->endpoint->world->endpoints[group->reduction->base.ranks[i]]);
 }
 
-/* All members say the same: each asks when all endpoints are there. */
+/* Member 0's queue does the rounds. Whoever asks first decides for all. */
 opipe_status local_group_nearness(opipe_group *group, bool *out_near) {
-  for (uint32_t i = 0; group->near == LOCAL_UNKNOWN && i < group->reduction->base.n; ++i) {
-    const opipe_endpoint *other = endpoint_of(group, i);
-    if (other == NULL)
-      return OPIPE_PENDING;
-    if (!local_is_near(group->endpoint, other))
-      group->near = LOCAL_FAR;
+  reduction *r = group->reduction;
+  opipe_world *world = group->endpoint->world;
+  uint32_t near = atomic_load_explicit(&r->near, memory_order_acquire);
+  opipe_status status = OPIPE_OK;
+  if (near == LOCAL_UNKNOWN) {
+    pthread_mutex_lock(&world->lock);
+    near = atomic_load(&r->near);
+    for (uint32_t i = 0; i < r->base.n && status == OPIPE_OK; ++i)
+      status = endpoint_of(group, i) == NULL ? OPIPE_PENDING : OPIPE_OK;
+    if (status == OPIPE_OK && near == LOCAL_UNKNOWN) {
+      char why[160];
+      near = LOCAL_NEAR;
+      for (uint32_t i = 0; i < r->base.n && near != LOCAL_FAR; ++i) {
+        const uint32_t way =
+            find_way(endpoint_of(group, 0), endpoint_of(group, i), why, sizeof why);
+        if (way == OPIPE_WAY_NONE)
+          near = LOCAL_UNKNOWN;
+        else if (!is_near(way))
+          near = LOCAL_FAR;
+      }
+      atomic_store_explicit(&r->near, near, memory_order_release);
+    }
+    pthread_mutex_unlock(&world->lock);
   }
-  if (group->near == LOCAL_UNKNOWN)
-    group->near = LOCAL_NEAR;
-  *out_near = group->near == LOCAL_NEAR;
-  return OPIPE_OK;
+  *out_near = near == LOCAL_NEAR;
+  return near == LOCAL_UNKNOWN ? OPIPE_PENDING : OPIPE_OK;
 }
 
 opipe_status local_give_near(opipe_group *group, opipe_event *ready, opipe_error *err) {

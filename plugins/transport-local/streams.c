@@ -34,8 +34,26 @@ opipe_status local_stream_open(opipe_endpoint *endpoint, const opipe_stream_para
   return made;
 }
 
-static uint64_t bounce_bytes(const opipe_wire *w) {
-  return (w->params.n_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+/* The receiver's cells get places in a ring. Letters of the core's are few, small, and not pinned.
+ */
+static opipe_status make_ring(opipe_stream *stream, opipe_error *err) {
+  const opipe_endpoint *e = stream->endpoint;
+  const opipe_wire *w = &stream->wire->base;
+  const bool pin = w->params.kind != OPIPE_STREAM_CONTROL;
+  cell *cells = w->cells;
+  opipe_error why = OPIPE_ERROR_INIT;
+  const opipe_status status =
+      opipe_ring_make(e->world->host, e->backend, e->device, w->params.depth, w->params.n_bytes,
+                      pin, &stream->ring, &why);
+  if (status < 0)
+    return opipe_fail(err, status, "%s", why.message);
+  if (stream->ring.data != NULL && !stream->ring.pinned) {
+    (void)snprintf(stream->not_pinned, sizeof stream->not_pinned, "%.150s",
+                   pin ? why.message : "letters are not pinned");
+  }
+  for (uint32_t i = 0; i < w->params.depth; ++i)
+    cells[i].bounce = opipe_ring_at(&stream->ring, i);
+  return OPIPE_OK;
 }
 
 opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err) {
@@ -49,15 +67,11 @@ opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err) {
   for (uint32_t i = 0; i < w->params.depth && status >= 0; ++i) {
     if ((stream->sides & 1u) != 0)
       status = e->backend->event_create(e->device, &cells[i].fetched, err);
-    if (status >= 0 && (stream->sides & 2u) != 0) {
+    if (status >= 0 && (stream->sides & 2u) != 0)
       status = e->backend->event_create(e->device, &cells[i].written, err);
-      if (status >= 0 && bounce_bytes(w) > 0 && !local_stream_is_near(stream)) {
-        cells[i].bounce =
-            opipe_zeroed(e->world->host, "a message", bounce_bytes(w), LINE_BYTES, err);
-        status = cells[i].bounce == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
-      }
-    }
   }
+  if (status >= 0 && (stream->sides & 2u) != 0 && !local_stream_is_near(stream))
+    status = make_ring(stream, err);
   return status;
 }
 
@@ -78,10 +92,15 @@ static void drop_bounces(const opipe_stream *stream) {
       drop_event(e, &cells[i].fetched);
     if ((stream->sides & 2u) != 0) {
       drop_event(e, &cells[i].written);
-      opipe_free(e->world->host, cells[i].bounce, bounce_bytes(w), LINE_BYTES);
       cells[i].bounce = NULL;
     }
   }
+}
+
+static void drop_ring(opipe_stream *stream) {
+  const opipe_endpoint *e = stream->endpoint;
+  if (stream->ring.data != NULL)
+    opipe_ring_drop(e->world->host, e->backend, e->device, &stream->ring);
 }
 
 void local_stream_close(opipe_stream *stream) {
@@ -90,6 +109,7 @@ void local_stream_close(opipe_stream *stream) {
   opipe_world *world = stream->endpoint->world;
   opipe_wire *w = &stream->wire->base;
   drop_bounces(stream);
+  drop_ring(stream);
   local_give_back(stream->endpoint, &stream->theirs);
   pthread_mutex_lock(&world->lock);
   if (opipe_wire_leave(w, stream->sides))

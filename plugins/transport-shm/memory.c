@@ -38,7 +38,7 @@ static opipe_status add_mapped(opipe_world *world, uint32_t rank, uint32_t id, c
   return OPIPE_OK;
 }
 
-static shm_mapped *mapped_of(const opipe_world *world, uint32_t rank, uint32_t id) {
+shm_mapped *shm_mapped_of(const opipe_world *world, uint32_t rank, uint32_t id) {
   _Atomic(shm_mapped *) *table = atomic_load(&world->seats[rank].table);
   shm_mapped *m = table == NULL ? NULL : atomic_load(&table[id % SHM_SEGMENTS]);
   return m == NULL || m->id != id ? NULL : m;
@@ -47,7 +47,7 @@ static shm_mapped *mapped_of(const opipe_world *world, uint32_t rank, uint32_t i
 opipe_status shm_map(opipe_world *world, uint32_t rank, uint32_t id, uint64_t n_bytes, int fd,
                      opipe_error *err) {
   void *data = NULL;
-  if (mapped_of(world, rank, id) != NULL)
+  if (shm_mapped_of(world, rank, id) != NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "segment %u of rank %u comes twice", id, rank);
   opipe_status status = machine_segment_take(fd, n_bytes, &data, err);
   if (status < 0)
@@ -59,16 +59,47 @@ opipe_status shm_map(opipe_world *world, uint32_t rank, uint32_t id, uint64_t n_
 }
 
 void shm_drop(opipe_world *world, uint32_t rank, uint32_t id) {
-  shm_mapped *m = mapped_of(world, rank, id);
+  shm_mapped *m = shm_mapped_of(world, rank, id);
   if (m != NULL)
     atomic_store(&m->dropped, 1);
   shm_sweep(world, false);
+}
+
+/* ---- pinned ones ---- */
+
+static void unpin(shm_mapped *m) {
+  const opipe_endpoint *e = m->pinned_by;
+  if (e != NULL)
+    e->backend->host_unregister(e->device, m->data);
+  m->pinned_by = NULL;
+}
+
+bool shm_pin(opipe_endpoint *endpoint, shm_mapped *mapped, opipe_error *err) {
+  if (atomic_load_explicit(&mapped->pins, memory_order_acquire) == SHM_PIN_UNTRIED) {
+    const bool pinned =
+        opipe_ring_pin(endpoint->backend, endpoint->device, mapped->data, mapped->n_bytes, err);
+    if (pinned)
+      mapped->pinned_by = endpoint;
+    atomic_store_explicit(&mapped->pins, pinned ? SHM_PINNED : SHM_PIN_FAILED,
+                          memory_order_release);
+  }
+  return atomic_load(&mapped->pins) == SHM_PINNED;
+}
+
+void shm_unpin_all(opipe_endpoint *endpoint) {
+  for (shm_mapped *m = endpoint->world->mapped; m != NULL; m = m->next) {
+    if (m->pinned_by == endpoint) {
+      unpin(m);
+      atomic_store(&m->pins, SHM_PIN_UNTRIED);
+    }
+  }
 }
 
 void shm_sweep(opipe_world *world, bool all) {
   for (shm_mapped *m = world->mapped; m != NULL; m = m->next) {
     if (m->unmapped || (!all && (atomic_load(&m->dropped) == 0 || atomic_load(&m->users) != 0)))
       continue;
+    unpin(m);
     machine_segment_unmap(m->data, m->n_bytes);
     machine_close(m->fd);
     m->unmapped = true;
@@ -77,7 +108,7 @@ void shm_sweep(opipe_world *world, bool all) {
 
 opipe_status shm_use(opipe_world *world, uint32_t rank, shm_place place, uint64_t n_bytes,
                      uint64_t align, shm_mapped **out_mapped, char **out_data, opipe_error *err) {
-  shm_mapped *m = mapped_of(world, rank, place.segment);
+  shm_mapped *m = shm_mapped_of(world, rank, place.segment);
   if (m == NULL)
     return OPIPE_PENDING;
   if (place.offset > m->n_bytes || n_bytes > m->n_bytes - place.offset ||
@@ -153,7 +184,7 @@ static opipe_status make(opipe_world *world, uint32_t rank, uint64_t n_bytes, co
   *out_span = new_span(world, rank, data, n_bytes, (shm_place){.segment = id}, err);
   if (*out_span == NULL)
     return OPIPE_E_NOMEM;
-  return shm_tell_segment(world, rank, mapped_of(world, rank, id), err);
+  return shm_tell_segment(world, rank, shm_mapped_of(world, rank, id), err);
 }
 
 static shm_span *free_span(const shm_seat *seat, uint64_t n_bytes) {
@@ -217,7 +248,7 @@ void shm_give(opipe_world *world, shm_span *span) {
     return;
   span->used = false;
   join_spans(world, span);
-  const shm_mapped *m = mapped_of(world, span->rank, span->place.segment);
+  const shm_mapped *m = shm_mapped_of(world, span->rank, span->place.segment);
   if (m == NULL || span->n_bytes < m->n_bytes)
     return;
   shm_span **at = &world->seats[span->rank].spans;
@@ -272,17 +303,31 @@ opipe_status shm_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
   if (memory == NULL)
     return OPIPE_E_NOMEM;
   memory->endpoint = endpoint;
+  opipe_status lent = OPIPE_OK;
   pthread_mutex_lock(&endpoint->world->lock);
   if (remote || !shm_find(endpoint, data, n_bytes, &place))
     endpoint->has_other = true;
+  if (remote) {
+    endpoint->has_remote = true;
+    lent = shm_lend(endpoint, buffer, n_bytes, &memory->lent, err);
+  }
   pthread_mutex_unlock(&endpoint->world->lock);
-  *out_memory = memory;
-  return OPIPE_OK;
+  if (lent < 0)
+    shm_delete(endpoint->world->host, memory, sizeof *memory);
+  else
+    *out_memory = memory;
+  return lent;
 }
 
 void shm_memory_drop(opipe_memory *memory) {
-  if (memory != NULL)
-    shm_delete(memory->endpoint->world->host, memory, sizeof *memory);
+  if (memory == NULL)
+    return;
+  opipe_world *world = memory->endpoint->world;
+  pthread_mutex_lock(&world->lock);
+  if (memory->lent != NULL)
+    shm_take_back(memory->endpoint, memory->lent);
+  pthread_mutex_unlock(&world->lock);
+  shm_delete(world->host, memory, sizeof *memory);
 }
 
 opipe_status shm_memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes, void **out_data,

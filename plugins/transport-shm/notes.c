@@ -7,7 +7,7 @@
 
 #include "shm.h"
 
-#define MAGIC UINT32_C(0x6f70736e) /* changes with the note */
+#define MAGIC UINT32_C(0x6f70736f) /* changes with the note */
 enum { MEMBERS_MOST = 1 << 16 };
 
 /* ---- checks ---- */
@@ -22,8 +22,16 @@ opipe_status shm_note_check(const shm_note *note, uint32_t n_ranks, opipe_error 
     return opipe_fail(err, OPIPE_E_INVALID, "a note of rank %u in a world of %u", note->rank,
                       n_ranks);
   }
-  if (memchr(note->text, '\0', sizeof note->text) == NULL)
+  if (note->kind != SHM_NOTE_LEND && memchr(note->text, '\0', sizeof note->text) == NULL)
     return opipe_fail(err, OPIPE_E_INVALID, "a note whose text has no end");
+  if (note->kind == SHM_NOTE_LEND &&
+      (note->n_bytes == 0 || note->n_bytes > note->shared.n_bytes || note->id == 0 ||
+       memchr(note->shared.uuid, '\0', sizeof note->shared.uuid) == NULL)) {
+    return opipe_fail(err, OPIPE_E_INVALID,
+                      "rank %u lends %llu bytes of memory %u, which has %llu, or names no device",
+                      note->rank, (unsigned long long)note->n_bytes, note->id,
+                      (unsigned long long)note->shared.n_bytes);
+  }
   if (note->kind == SHM_NOTE_SEGMENT && (note->n_bytes == 0 || note->n_bytes > INT64_MAX)) {
     return opipe_fail(err, OPIPE_E_INVALID, "a segment of %llu bytes",
                       (unsigned long long)note->n_bytes);
@@ -76,6 +84,7 @@ static void end_heard(opipe_world *world, shm_heard *heard) {
         s->ends[side].heard = &world->closed;
     }
   }
+  shm_drop_events(world, heard);
   for (shm_span *span = heard->limbo; span != NULL;) {
     shm_span *next = span->limbo;
     if (--span->n_left == 0)
@@ -118,8 +127,10 @@ static shm_note new_note(uint32_t kind, uint32_t rank, uint32_t id) {
 static shm_note note_of_stream(const opipe_stream *stream, uint32_t side) {
   const shm_end *end = &stream->ends[side];
   shm_note note = new_note(SHM_NOTE_STREAM, stream->endpoint->rank, end->id);
+  const opipe_endpoint *e = stream->endpoint;
   note.index = side;
   note.stream = stream->params;
+  note.turn = (atomic_load(&e->lent) != NULL ? SHM_LENDS : 0u) | (e->has_remote ? SHM_REMOTE : 0u);
   if (end->span != NULL)
     note.place = end->span->place;
   return note;
@@ -219,6 +230,32 @@ shm_note shm_bye(const opipe_world *world) {
   return new_note(SHM_NOTE_BYE, world->first_rank, 0);
 }
 
+static shm_note note_of_lent(uint32_t rank, const shm_lent *lent) {
+  shm_note note = new_note(SHM_NOTE_LEND, rank, lent->id);
+  note.n_bytes = lent->n_bytes;
+  note.shared = lent->shared;
+  return note;
+}
+
+opipe_status shm_tell_lend(opipe_world *world, uint32_t rank, const shm_lent *lent,
+                           opipe_error *err) {
+  const shm_note note = note_of_lent(rank, lent);
+  return tell_all(world, &note, -1, err);
+}
+
+void shm_tell_take(opipe_world *world, uint32_t rank, uint32_t id) {
+  const shm_note note = new_note(SHM_NOTE_TAKE, rank, id);
+  for (shm_peer *peer = world->peers; peer != NULL; peer = peer->next) {
+    if (peer->greeted && !peer->gone && shm_send_note(world, peer, &note, -1, NULL) >= 0)
+      ++peer->n_takes;
+  }
+}
+
+void shm_tell_returned(opipe_world *world, shm_peer *peer) {
+  const shm_note note = new_note(SHM_NOTE_RETURNED, world->first_rank, 0);
+  (void)shm_send_note(world, peer, &note, -1, NULL);
+}
+
 static opipe_status tell_of_rank(opipe_world *world, uint32_t rank, shm_peer *peer,
                                  opipe_error *err) {
   opipe_status status = OPIPE_OK;
@@ -272,6 +309,12 @@ opipe_status shm_greet(opipe_world *world, shm_peer *peer, opipe_error *err) {
     if (endpoint != NULL && status >= 0) {
       const shm_note note = note_of_rank(endpoint);
       status = shm_send_note(world, peer, &note, world->kick, err);
+    }
+    const shm_lent *lent = endpoint == NULL ? NULL : atomic_load(&endpoint->lent);
+    for (; lent != NULL && status >= 0; lent = lent->next) {
+      const shm_note note = note_of_lent(r, lent);
+      if (atomic_load(&lent->buffer) != NULL)
+        status = shm_send_note(world, peer, &note, -1, err);
     }
   }
   for (uint32_t r = 0; r < world->n_ranks && status >= 0; ++r) {
@@ -335,6 +378,14 @@ opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, 
       return OPIPE_OK;
     case SHM_NOTE_ABORT:
       hear_abort(world, note);
+      return OPIPE_OK;
+    case SHM_NOTE_LEND:
+      return shm_hear_lend(world, note, err);
+    case SHM_NOTE_TAKE:
+      shm_hear_take(world, peer, note);
+      return OPIPE_OK;
+    case SHM_NOTE_RETURNED:
+      ++peer->n_returned;
       return OPIPE_OK;
     case SHM_NOTE_BYE:
       peer->leaving = true;

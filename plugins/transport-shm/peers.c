@@ -319,6 +319,7 @@ static void look_around(opipe_world *world, const struct pollfd *fds, uint32_t n
       lose(world, p, " has ended");
   }
   let_in(world);
+  shm_close_ended(world);
   shm_sweep(world, false);
 }
 

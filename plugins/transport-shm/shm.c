@@ -56,7 +56,7 @@ static opipe_status shm_info(opipe_instance *self, opipe_transport_info *io_info
   return opipe_transport_tell(io_info, &full, err);
 }
 
-static opipe_status check_options(const char *options, opipe_error *err) {
+opipe_status shm_check_options(const char *options, opipe_error *err) {
   if (options == NULL || options[0] == '\0')
     return OPIPE_OK;
   return opipe_fail(err, OPIPE_E_INVALID, "transport 'shm' has no options, '%.100s' was given",
@@ -65,14 +65,14 @@ static opipe_status check_options(const char *options, opipe_error *err) {
 
 static opipe_status shm_world_info(opipe_instance *self, const char *options,
                                    opipe_transport_info *io_info, opipe_error *err) {
-  const opipe_status status = check_options(options, err);
+  const opipe_status status = shm_check_options(options, err);
   return status < 0 ? status : shm_info(self, io_info, err);
 }
 
 static opipe_status check_world(const opipe_world_params *params, opipe_error *err) {
   opipe_status status = opipe_world_check(params, err);
   if (status == OPIPE_OK)
-    status = check_options(params->options, err);
+    status = shm_check_options(params->options, err);
   if (status == OPIPE_OK && params->n_ranks > SHM_RANKS_MOST) {
     status = opipe_fail(err, OPIPE_E_INVALID, "transport 'shm': %u ranks, at most %d",
                         params->n_ranks, SHM_RANKS_MOST);
@@ -114,6 +114,7 @@ static void shm_world_close(opipe_world *world) {
     return;
   const opipe_host *host = world->host;
   shm_peers_close(world);
+  shm_forget_theirs(world);
   shm_forget(world);
   shm_sweep(world, true);
   machine_forget_places(host, &world->counts);
@@ -197,6 +198,9 @@ static void shm_endpoint_close(opipe_endpoint *endpoint) {
   opipe_world *world = endpoint->world;
   shm_notify(endpoint, 0, NULL, NULL);
   pthread_mutex_lock(&world->lock);
+  shm_end_events(endpoint);
+  shm_forget_lent(endpoint);
+  shm_unpin_all(endpoint);
   if (atomic_load(&world->seats[endpoint->rank].endpoint) == endpoint)
     atomic_store(&world->seats[endpoint->rank].endpoint, NULL);
   pthread_mutex_unlock(&world->lock);
@@ -238,6 +242,11 @@ static opipe_status shm_endpoint_open(opipe_world *world, const opipe_endpoint_p
   endpoint->backend = params->backend;
   endpoint->device = params->device;
   endpoint->queue = params->queue;
+  endpoint->backend_self = params->backend_self;
+  endpoint->device_index = OPIPE_HAS(params, opipe_endpoint_params, reserved2) &&
+                                   params->backend != NULL && params->device != NULL
+                               ? params->device_index
+                               : OPIPE_NONE;
   endpoint->rank = params->rank;
   endpoint->spin_us = params->spin_us;
   pthread_mutex_lock(&world->lock);
@@ -306,7 +315,7 @@ static opipe_status shm_endpoint_ready(opipe_endpoint *endpoint, opipe_error *er
 /* ---- the table ---- */
 
 const opipe_transport shm_transport = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, stream_way),
     .info = shm_info,
     .world_info = shm_world_info,
     .endpoint_ready = shm_endpoint_ready,
@@ -336,4 +345,6 @@ const opipe_transport shm_transport = {
     .collect = shm_collect,
     .collect_test = shm_collect_test,
     .abort = shm_abort,
-    .notify = shm_notify};
+    .notify = shm_notify,
+    .way = shm_way,
+    .stream_way = shm_stream_way};

@@ -22,7 +22,7 @@
 #define OPIPE_TRANSPORT_SHM_H
 
 #include <opipe/collect.h>
-#include <opipe/streams.h>
+#include <opipe/ways.h>
 #include <pthread.h>
 
 #include "../machine/machine.h"
@@ -58,7 +58,10 @@ typedef struct shm_mapped {
   _Atomic uint32_t users;   /* copies that are under way */
   _Atomic uint32_t dropped; /* its rank has given it up */
   bool unmapped;
+  opipe_endpoint *pinned_by; /* whose device has pinned it; NULL: none; under the lock */
+  _Atomic uint32_t pins;     /* SHM_PIN_* */
 } shm_mapped;
+enum { SHM_PIN_UNTRIED = 0, SHM_PINNED, SHM_PIN_FAILED };
 
 /* A piece of an own segment that is used, or free for the next. */
 typedef struct shm_span {
@@ -84,8 +87,14 @@ enum {
   SHM_NOTE_CLOSE,     /* the stream or group `id` of `rank` is closed */
   SHM_NOTE_ABORT,     /* by `rank`; text */
   SHM_NOTE_BYE,
+  SHM_NOTE_LEND,     /* device memory `id` of `rank`, n_bytes, to be opened by `shared` */
+  SHM_NOTE_TAKE,     /* it is to be closed */
+  SHM_NOTE_RETURNED, /* by a world with `rank`: memory is closed, one TAKE is answered */
   SHM_NOTE_END
 };
+/* `turn` of SHM_NOTE_STREAM, of the end's rank: messages may go to its device memory; it has some.
+ */
+enum { SHM_LENDS = 1u, SHM_REMOTE = 2u };
 
 typedef struct shm_note {
   uint32_t magic, kind;
@@ -95,10 +104,13 @@ typedef struct shm_note {
   uint64_t hash[2];          /* of a group's ranks or id; HELLO: the listener's token */
   uint64_t members[2];       /* of a group that collects: of its ranks */
   uint32_t index, n_members; /* of a stream: side; of a group */
-  uint32_t turn;             /* how many such groups were opened before */
+  uint32_t turn;             /* how many such groups were opened before; of a stream: flags */
   int32_t status;            /* of an abort */
   opipe_stream_params stream;
-  char text[SHM_TEXT];
+  union {
+    char text[SHM_TEXT];
+    opipe_shared shared; /* LEND */
+  };
 } shm_note;
 
 /* Streams and groups that others, and this world's own ranks, have open. */
@@ -124,8 +136,48 @@ typedef struct shm_peer {
   uint32_t first_rank;
   uint32_t listed; /* its place in what the helper polls; 0: none yet */
   bool greeted, leaving, gone;
+  uint64_t n_takes, n_returned; /* TAKE notes that it was sent, that it has answered */
   shm_waiting *first, **last;
 } shm_peer;
+
+/* ---- device memory (lend.c) ---- */
+
+/* A rank's own, which others may open. It stays until the endpoint is closed. */
+typedef struct shm_lent {
+  struct shm_lent *next;
+  _Atomic(opipe_buffer *) buffer; /* NULL: dropped */
+  uint64_t n_bytes;
+  uint32_t id;
+  opipe_shared shared;
+} shm_lent;
+
+/* Another rank's, as it was told of. It stays until the world is closed. */
+typedef struct shm_theirs {
+  struct shm_theirs *next;
+  uint32_t rank, id;
+  uint64_t n_bytes;
+  opipe_shared shared;
+  _Atomic uint32_t ended; /* its rank wants it closed */
+  bool answered;
+  opipe_endpoint *owner; /* of a rank that is here; NULL: it is elsewhere */
+  const shm_lent *lent;  /* its own */
+} shm_theirs;
+
+/* Such memory as it is opened by an endpoint here; it stays until that is closed. */
+typedef struct shm_opened {
+  struct shm_opened *next;
+  shm_theirs *theirs;
+  opipe_buffer *buffer;   /* NULL: closed */
+  _Atomic uint32_t users; /* copies that are under way */
+} shm_opened;
+
+/* An event that a peer may still look at. */
+typedef struct shm_kept_event {
+  struct shm_kept_event *next;
+  opipe_event *event;
+  opipe_endpoint *endpoint;
+  shm_heard *heard; /* the peer's end; NULL: it is closed */
+} shm_kept_event;
 
 typedef struct shm_seat {             /* a rank as this world knows it */
   _Atomic(opipe_endpoint *) endpoint; /* here */
@@ -149,6 +201,8 @@ struct opipe_world {
   shm_heard closed; /* stands for what was heard and is closed */
   opipe_stream *streams;
   opipe_group *groups;
+  shm_theirs *theirs;
+  shm_kept_event *kept;
   machine_count *counts;
   uint32_t last_id;
   const opipe_board *board;
@@ -168,11 +222,18 @@ struct opipe_endpoint {
   const opipe_backend *backend;
   opipe_device *device;
   opipe_queue *queue;
+  opipe_instance *backend_self;
+  uint32_t device_index; /* OPIPE_NONE: not known */
   uint32_t rank, spin_us;
+  uint32_t last_lent;
+  _Atomic(shm_lent *) lent;
+  _Atomic(shm_opened *) opened;
+  char why_not[160]; /* why its device memory is not lent; "": it is, or nobody has asked */
   machine_bell *bell;
   shm_place bell_place;
   bool has_memory; /* memory_alloc was used */
   bool has_other;  /* other memory was registered */
+  bool has_remote; /* memory without host addresses was */
   /* notify */
   _Atomic uint32_t armed, callers, seen;
   void (*notify)(void *ctx);
@@ -184,6 +245,7 @@ struct opipe_endpoint {
 
 struct opipe_memory {
   opipe_endpoint *endpoint;
+  shm_lent *lent; /* NULL: it is not lent */
 };
 
 /* ---- streams ---- */
@@ -193,8 +255,15 @@ typedef struct shm_cell {
   alignas(MACHINE_LINE) _Atomic uint64_t posted; /* by the receiver: q + 1 once q may be sent */
   _Atomic uint64_t offset, room;
   _Atomic uint32_t segment;
+  _Atomic uint32_t lent; /* device memory of this id instead of a segment; 0: none */
   alignas(MACHINE_LINE) _Atomic uint64_t sent; /* by the sender: q + 1 once q is there */
   _Atomic uint64_t n_bytes;
+  _Atomic uint32_t queued; /* 1: it is there once `event` has completed */
+  _Atomic uint32_t way;    /* of the first cell: OPIPE_WAY_*, once the sender has decided */
+  union {                  /* by the sender, before `way` */
+    opipe_shared event;
+    char why[160]; /* of the first cell, STAGED: why it is no better way */
+  };
 } shm_cell;
 
 /* A cell's private part, of one end. */
@@ -203,14 +272,18 @@ typedef struct shm_slot {
   opipe_region region;   /* the receiver's; n_bytes: room */
   opipe_event *done;
   opipe_event *moved; /* behind the last copy by the device's queue */
-  shm_span *bounce;   /* the receiver's: for memory that is not the transport's */
+  char *bounce;       /* the receiver's, in its ring: for memory that is not the transport's */
   bool away;          /* it is received in `bounce` */
+  opipe_event *peers; /* the receiver's: the sender's event, opened; NULL: not yet */
+  bool lent;          /* the sender's: `moved` is one that the receiver may open */
+  bool said;          /* the sender's: the receiver knows of it */
   /* the sender's, of a message that waits for `ready` */
   struct shm_slot *next;
   opipe_event *ready;
   const char *source; /* NULL: its queue copies it */
   char *target;
   shm_mapped *to;
+  shm_opened *into; /* device memory that its queue copies to */
   uint64_t n_bytes;
   opipe_stream *stream;
 } shm_slot;
@@ -219,8 +292,11 @@ typedef struct shm_end {
   shm_slot *slots;           /* [depth]; NULL: not held */
   _Atomic(shm_cell *) cells; /* NULL: not known yet */
   shm_span *span;            /* the receiver's cells */
-  uint32_t id;               /* of its note */
-  shm_heard *heard;          /* the other side's; NULL: not yet; &world->closed */
+  shm_span *ring;            /* the receiver's: where messages for other memory arrive */
+  uint64_t step;             /* of a message in it */
+  bool pinned;
+  uint32_t id;      /* of its note */
+  shm_heard *heard; /* the other side's; NULL: not yet; &world->closed */
 } shm_end;
 
 struct opipe_stream {
@@ -230,6 +306,8 @@ struct opipe_stream {
   uint32_t sides;       /* bit 0: source, bit 1: destination */
   shm_end ends[2];      /* by side */
   shm_mapped *cells_in; /* the segment of the source's cells */
+  uint32_t way;         /* OPIPE_WAY_*; NONE: not decided */
+  char why[160];
 };
 
 /* ---- groups ---- */
@@ -264,6 +342,7 @@ struct opipe_collective {
 };
 
 /* ---- shm.c ---- */
+opipe_status shm_check_options(const char *options, opipe_error *err);
 /* The first reason wins; rings the ranks that are here. Under the lock. */
 void shm_fail(opipe_world *world, uint32_t rank, const opipe_error *why);
 void *shm_new(const opipe_host *host, const char *what, size_t n_bytes, opipe_error *err);
@@ -308,6 +387,48 @@ opipe_status shm_memory_alloc(opipe_endpoint *endpoint, uint64_t n_bytes, void *
 void shm_memory_free(opipe_endpoint *endpoint, void *data);
 opipe_status shm_address(const opipe_endpoint *endpoint, const opipe_region *region,
                          void **out_data, bool *out_remote, opipe_error *err);
+/* Pins a segment for the endpoint's device, once; NULL err: no reason is wanted. False: it is not.
+ */
+bool shm_pin(opipe_endpoint *endpoint, shm_mapped *mapped, opipe_error *err);
+/* Gives back what the endpoint has pinned. */
+void shm_unpin_all(opipe_endpoint *endpoint);
+shm_mapped *shm_mapped_of(const opipe_world *world, uint32_t rank, uint32_t id);
+
+/* ---- lend.c; under the lock but for shm_find_lent, shm_use_lent, shm_let_go_lent ---- */
+opipe_status shm_way(opipe_instance *self, const char *options, const opipe_way_params *params,
+                     opipe_way *io_way, opipe_error *err);
+opipe_status shm_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error *err);
+/* Lends device memory; where that is refused the endpoint's `why_not` says so. NULL lent then. */
+opipe_status shm_lend(opipe_endpoint *endpoint, opipe_buffer *buffer, uint64_t n_bytes,
+                      shm_lent **out_lent, opipe_error *err);
+/* Nobody has it open when this answers, or it is left to the driver; lets go of the lock meanwhile.
+ */
+void shm_take_back(opipe_endpoint *endpoint, shm_lent *lent);
+opipe_status shm_hear_lend(opipe_world *world, const shm_note *note, opipe_error *err);
+void shm_hear_take(opipe_world *world, shm_peer *peer, const shm_note *note);
+/* Closes what is to be closed and is not in use. */
+void shm_close_ended(opipe_world *world);
+/* Of an endpoint that is being closed. */
+void shm_forget_lent(opipe_endpoint *endpoint);
+void shm_forget_theirs(opipe_world *world);
+/* The sender's end is joined: decides how its messages travel, and says so in the cells. */
+opipe_status shm_decide_way(opipe_stream *stream, const shm_note *receiver, opipe_error *err);
+/* The receiver's: takes over what the sender says. PENDING: it has not decided. */
+opipe_status shm_take_way(opipe_stream *stream, opipe_error *err);
+/* The id of the lent memory that a region lies in; 0: none. */
+uint32_t shm_find_lent(const opipe_endpoint *endpoint, const opipe_region *region);
+/* n_bytes at `offset` of memory `id` of a rank, as a region of the endpoint's device; kept until
+ * shm_let_go_lent. Errors: PEER. */
+opipe_status shm_use_lent(opipe_endpoint *endpoint, uint32_t rank, uint32_t id, uint64_t offset,
+                          uint64_t n_bytes, shm_opened **out_opened, opipe_region *out_region,
+                          opipe_error *err);
+void shm_let_go_lent(shm_opened *opened);
+/* An event that the peer's end may look at goes when that end is closed. */
+void shm_keep_event(opipe_endpoint *endpoint, shm_heard *heard, opipe_event *event);
+/* The peer's end is closed. */
+void shm_drop_events(opipe_world *world, const shm_heard *heard);
+/* Waits for them, at most 2 s; lets go of the lock meanwhile. */
+void shm_end_events(opipe_endpoint *endpoint);
 
 /* ---- notes.c; under the lock ---- */
 /* Is a note that came over a connection one of a world of n_ranks? All fields that are used to
@@ -323,6 +444,11 @@ void shm_tell_drop(opipe_world *world, uint32_t rank, uint32_t id);
 void shm_tell_abort(opipe_world *world);
 shm_note shm_hello(const opipe_world *world, const uint64_t *token);
 shm_note shm_bye(const opipe_world *world);
+opipe_status shm_tell_lend(opipe_world *world, uint32_t rank, const shm_lent *lent,
+                           opipe_error *err);
+/* To all that were told; counts. */
+void shm_tell_take(opipe_world *world, uint32_t rank, uint32_t id);
+void shm_tell_returned(opipe_world *world, shm_peer *peer);
 void shm_tell_close(opipe_world *world, uint32_t rank, uint32_t id);
 /* peer NULL: an own note. */
 opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, const int *fds,

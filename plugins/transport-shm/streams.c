@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: the receiver's rank makes the cells, the sender's is told where they are. */
+#include <stdio.h>
+
 #include "shm.h"
 
 static uint32_t other_rank(const opipe_stream_params *p, uint32_t side) {
@@ -39,22 +41,37 @@ static opipe_status make_end(opipe_stream *stream, uint32_t side, opipe_error *e
 }
 
 opipe_status shm_stream_bounce(opipe_stream *stream, opipe_error *err) {
+  opipe_endpoint *e = stream->endpoint;
   shm_end *end = &stream->ends[1];
-  opipe_status status = OPIPE_OK;
-  for (uint32_t i = 0; i < stream->params.depth && status == OPIPE_OK; ++i) {
-    if (end->slots[i].bounce == NULL) {
-      status = shm_take(stream->endpoint->world, stream->endpoint->rank, stream->params.n_bytes,
-                        false, "a message", &end->slots[i].bounce, err);
-    }
+  const opipe_stream_params *p = &stream->params;
+  const bool pin = stream->way == OPIPE_WAY_STAGED && e->has_remote;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (end->ring != NULL)
+    return OPIPE_OK;
+  end->step = opipe_ring_step(p->n_bytes);
+  const uint64_t n_bytes = pin ? opipe_ring_bytes(p->depth, p->n_bytes) : p->depth * end->step;
+  const opipe_status status =
+      shm_take(e->world, e->rank, n_bytes, pin, "messages", &end->ring, err);
+  if (status < 0)
+    return status;
+  for (uint32_t i = 0; i < p->depth; ++i)
+    end->slots[i].bounce = end->ring->data + i * end->step;
+  if (!pin)
+    return OPIPE_OK;
+  end->pinned = shm_pin(e, shm_mapped_of(e->world, e->rank, end->ring->place.segment), &why);
+  if (!end->pinned) {
+    stream->way = OPIPE_WAY_PAGEABLE;
+    (void)snprintf(stream->why, sizeof stream->why, "%.150s", why.message);
   }
-  return status;
+  return OPIPE_OK;
 }
 
-/* Letters, and what a device without host memory receives, lie in memory of the backend's. */
+/* Letters, and what a backend without imports receives, lie in memory of the backend's. What a
+ * device without host memory receives waits for its sender, who knows whether it can do without. */
 static bool needs_bounces(const opipe_stream *stream) {
   const opipe_endpoint *e = stream->endpoint;
   return (stream->sides & 2u) != 0 && e->has_other &&
-         (stream->params.kind == OPIPE_STREAM_CONTROL || !e->has_memory);
+         (stream->params.kind == OPIPE_STREAM_CONTROL || (!e->has_memory && !e->has_remote));
 }
 
 opipe_status shm_stream_open(opipe_endpoint *endpoint, const opipe_stream_params *params,
@@ -123,7 +140,7 @@ static opipe_status join(opipe_stream *stream, uint32_t side, opipe_error *err) 
     found->taken = true;
     stream->cells_in = m;
     atomic_store_explicit(&end->cells, (shm_cell *)(void *)data, memory_order_release);
-    return OPIPE_OK;
+    return shm_decide_way(stream, &found->note, err);
   }
   end->heard = found;
   found->taken = true;
@@ -133,31 +150,41 @@ static opipe_status join(opipe_stream *stream, uint32_t side, opipe_error *err) 
 opipe_status shm_stream_ready(opipe_stream *stream, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   for (uint32_t side = 0; side < 2 && status >= 0; ++side) {
-    if ((stream->sides & (1u << side)) == 0 || stream->ends[side].heard != NULL)
+    if ((stream->sides & (1u << side)) == 0)
       continue;
-    const opipe_status one = join(stream, side, err);
+    opipe_status one = OPIPE_OK;
+    if (stream->ends[side].heard == NULL)
+      one = join(stream, side, err);
+    if (one == OPIPE_OK && side == 1 && stream->way == OPIPE_WAY_NONE)
+      one = shm_take_way(stream, err);
     if (one != OPIPE_OK)
       status = one;
   }
   return status;
 }
 
+/* Copies that are on their way end first. */
 static void free_slots(opipe_stream *stream, shm_end *end) {
   const opipe_endpoint *e = stream->endpoint;
   for (uint32_t i = 0; end->slots != NULL && i < stream->params.depth; ++i) {
     shm_slot *slot = &end->slots[i];
-    if (slot->moved != NULL) { /* copies that are on their way end first */
+    if (slot->moved != NULL)
       (void)e->backend->event_sync(slot->moved, UINT64_MAX, NULL);
+    if (slot->moved != NULL && !slot->lent)
       e->backend->event_destroy(slot->moved);
-    }
+    if (slot->peers != NULL)
+      e->backend->event_destroy(slot->peers);
   }
 }
 
 /* The receiver's memory goes when the sender has closed, too. */
 static void leave(opipe_stream *stream, shm_end *end) {
   opipe_endpoint *e = stream->endpoint;
-  for (uint32_t i = 0; end->slots != NULL && i < stream->params.depth; ++i)
-    shm_leave(e->world, end->heard, end->slots[i].bounce);
+  for (uint32_t i = 0; end->slots != NULL && i < stream->params.depth; ++i) {
+    if (end->slots[i].lent)
+      shm_keep_event(e, end->heard, end->slots[i].moved);
+  }
+  shm_leave(e->world, end->heard, end->ring);
   shm_leave(e->world, end->heard, end->span);
   if (end->id != 0)
     shm_tell_close(e->world, e->rank, end->id);
@@ -180,6 +207,7 @@ void shm_stream_close(opipe_stream *stream) {
     shm_let_go(stream->cells_in);
   leave(stream, &stream->ends[1]);
   leave(stream, &stream->ends[0]);
+  shm_close_ended(world);
   shm_sweep(world, false);
   pthread_mutex_unlock(&world->lock);
   shm_delete(world->host, stream, sizeof *stream);

@@ -122,7 +122,7 @@ static opipe_status check_room(const opipe_stream *stream, uint64_t sequence, co
 static opipe_status fetch(opipe_stream *stream, ucx_slot *slot, const opipe_region *region,
                           opipe_event *ready, opipe_error *err) {
   const opipe_endpoint *e = stream->endpoint;
-  opipe_status status = slot->bounce == NULL ? ucx_stream_bounce(stream, err) : OPIPE_OK;
+  opipe_status status = stream->has_ring ? OPIPE_OK : ucx_stream_bounce(stream, err);
   if (status >= 0 && slot->moved == NULL)
     status = e->backend->event_create(e->device, &slot->moved, err);
   if (status >= 0 && ready != NULL)
@@ -234,7 +234,7 @@ static opipe_status find_place(opipe_stream *stream, ucx_slot *slot, bool remote
   slot->away = remote && slot->region.n_bytes > 0;
   if (!slot->away)
     return OPIPE_OK;
-  if (slot->bounce == NULL)
+  if (!stream->has_ring)
     status = ucx_stream_bounce(stream, err);
   if (status >= 0 && slot->moved == NULL)
     status = e->backend->event_create(e->device, &slot->moved, err);

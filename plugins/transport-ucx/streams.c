@@ -4,6 +4,8 @@
  */
 #include "ucx.h"
 
+#define UCX_STAGES "UCX gets memory of the host's alone"
+
 static opipe_status check_twice(const opipe_endpoint *endpoint, const opipe_stream_params *p,
                                 opipe_error *err) {
   for (const opipe_stream *at = endpoint->worker->streams; at != NULL; at = at->next) {
@@ -34,15 +36,25 @@ static opipe_status make_slots(opipe_stream *stream, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* Letters of the core's are few, small, and not pinned. */
 opipe_status ucx_stream_bounce(opipe_stream *stream, opipe_error *err) {
-  const opipe_host *host = stream->endpoint->world->host;
-  for (uint32_t i = 0; i < stream->params.depth; ++i) {
-    ucx_slot *slot = &stream->slots[i];
-    if (slot->bounce == NULL)
-      slot->bounce = ucx_new(host, "a message", stream->params.n_bytes, err);
-    if (slot->bounce == NULL)
-      return OPIPE_E_NOMEM;
+  const opipe_endpoint *e = stream->endpoint;
+  const opipe_stream_params *p = &stream->params;
+  const bool pin = p->kind != OPIPE_STREAM_CONTROL;
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (stream->has_ring)
+    return OPIPE_OK;
+  const opipe_status status = opipe_ring_make(e->world->host, e->backend, e->device, p->depth,
+                                              p->n_bytes, pin, &stream->ring, &why);
+  if (status < 0)
+    return opipe_fail(err, status, "%s", why.message);
+  stream->has_ring = true;
+  if (stream->ring.data != NULL && !stream->ring.pinned) {
+    (void)snprintf(stream->why, sizeof stream->why, "%.150s",
+                   pin ? why.message : "letters are not pinned");
   }
+  for (uint32_t i = 0; i < p->depth; ++i)
+    stream->slots[i].bounce = opipe_ring_at(&stream->ring, i);
   return OPIPE_OK;
 }
 
@@ -114,7 +126,55 @@ opipe_status ucx_stream_ready(opipe_stream *stream, opipe_error *err) {
   ucx_lock(e->worker);
   status = join(stream, err);
   ucx_unlock(e->worker);
+  if (status == OPIPE_OK && e->has_remote && stream->params.kind != OPIPE_STREAM_CONTROL)
+    status = ucx_stream_bounce(stream, err);
   return status;
+}
+
+/* Plans know of `together` alone: ranks that may share memory are taken to be on one machine. */
+opipe_status ucx_way(opipe_instance *self, const char *options, const opipe_way_params *params,
+                     opipe_way *io_way, opipe_error *err) {
+  const opipe_stream_params *p = params->stream;
+  opipe_way way = {.struct_size = (uint32_t)sizeof way};
+  opipe_way_found found;
+  ucx_options read;
+  opipe_status status = ucx_read_options(options, &read, err);
+  if (status >= 0 &&
+      (read.together == 0 || p->src_rank / read.together == p->dst_rank / read.together))
+    return shm_transport.way(self->near, NULL, params, io_way, err);
+  if (status >= 0)
+    status = opipe_way_find(params, OPIPE_REACH_SHARED, &found, err);
+  if (status < 0)
+    return status;
+  const bool src_pins = found.src_remote && opipe_ring_pins(params->src_backend);
+  const bool dst_pins = found.dst_remote && opipe_ring_pins(params->dst_backend);
+  const uint64_t ring = opipe_ring_bytes(p->depth, p->n_bytes);
+  way.way = !found.src_remote && !found.dst_remote                         ? OPIPE_WAY_HOST
+            : src_pins == found.src_remote && dst_pins == found.dst_remote ? OPIPE_WAY_STAGED
+                                                                           : OPIPE_WAY_PAGEABLE;
+  if (way.way != OPIPE_WAY_HOST)
+    (void)snprintf(way.why, sizeof way.why, "%s", UCX_STAGES);
+  way.src_bytes = src_pins ? ring : 0;
+  way.dst_bytes = dst_pins ? ring : 0;
+  return opipe_way_tell(io_way, &way, err);
+}
+
+opipe_status ucx_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error *err) {
+  opipe_way way = {.struct_size = (uint32_t)sizeof way};
+  if (stream->near != NULL)
+    return shm_transport.stream_way(stream->near, io_way, err);
+  if (!stream->joined)
+    return opipe_way_tell(io_way, &way, err);
+  way.way = OPIPE_WAY_HOST; /* of this end */
+  if (stream->has_ring) {
+    const uint64_t n_bytes = stream->ring.pinned ? stream->ring.n_bytes : 0;
+    way.way =
+        stream->ring.data == NULL || stream->ring.pinned ? OPIPE_WAY_STAGED : OPIPE_WAY_PAGEABLE;
+    *(stream->side == 0 ? &way.src_bytes : &way.dst_bytes) = n_bytes;
+    (void)snprintf(way.why, sizeof way.why, "%s",
+                   stream->why[0] != '\0' ? stream->why : UCX_STAGES);
+  }
+  return opipe_way_tell(io_way, &way, err);
 }
 
 static opipe_status open_here(opipe_stream *stream, opipe_error *err) {
@@ -214,8 +274,10 @@ void ucx_stream_close(opipe_stream *stream) {
   if (stream->is_listed)
     leave(stream);
   shm_transport.stream_close(stream->near);
-  for (uint32_t i = 0; stream->slots != NULL && i < depth; ++i)
-    ucx_delete(world->host, stream->slots[i].bounce, stream->params.n_bytes);
+  if (stream->ring.data != NULL) {
+    const opipe_endpoint *e = stream->endpoint;
+    opipe_ring_drop(world->host, e->backend, e->device, &stream->ring);
+  }
   ucx_delete(world->host, stream->slots, depth * sizeof *stream->slots);
   ucx_delete(world->host, stream->requests, 2 * depth * world->request_bytes);
   ucx_delete(world->host, stream, sizeof *stream);

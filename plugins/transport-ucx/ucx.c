@@ -224,6 +224,14 @@ static opipe_status ucx_endpoint_ready(opipe_endpoint *endpoint, opipe_error *er
 static opipe_status ucx_memory_register(opipe_endpoint *endpoint, opipe_buffer *buffer,
                                         uint64_t n_bytes, opipe_memory **out_memory,
                                         opipe_error *err) {
+  const opipe_region region = {.buffer = buffer, .offset_bytes = 0, .n_bytes = n_bytes};
+  void *data = NULL;
+  bool remote = false;
+  const opipe_status status = ucx_address(endpoint, &region, &data, &remote, err);
+  if (status < 0)
+    return status;
+  if (remote)
+    atomic_store(&endpoint->has_remote, true);
   return shm_transport.memory_register(endpoint->near, buffer, n_bytes, out_memory, err);
 }
 
@@ -295,7 +303,7 @@ static void ucx_notify(opipe_endpoint *endpoint, uint32_t seen, void (*fn)(void 
 /* ---- the table ---- */
 
 const opipe_transport ucx_transport = {
-    .struct_size = (uint32_t)OPIPE_END(opipe_transport, collect_test),
+    .struct_size = (uint32_t)OPIPE_END(opipe_transport, stream_way),
     .info = ucx_info,
     .world_info = ucx_world_info,
     .endpoint_ready = ucx_endpoint_ready,
@@ -325,4 +333,6 @@ const opipe_transport ucx_transport = {
     .collect = ucx_collect,
     .collect_test = ucx_collect_test,
     .abort = ucx_abort,
-    .notify = ucx_notify};
+    .notify = ucx_notify,
+    .way = ucx_way,
+    .stream_way = ucx_stream_way};

@@ -19,7 +19,7 @@
 #define OPIPE_TRANSPORT_UCX_H
 
 #include <opipe/collect.h>
-#include <opipe/streams.h>
+#include <opipe/ways.h>
 #include <pthread.h>
 #include <sys/types.h>
 
@@ -197,8 +197,9 @@ struct opipe_endpoint {
   opipe_queue *queue;
   uint32_t rank, spin_us;
   /* own thread */
-  bool unready;          /* an event of a device is awaited */
-  struct ucx_slot *late; /* messages that wait for `ready`, or whose `done` is to be recorded */
+  _Atomic bool has_remote; /* memory without host addresses was registered */
+  bool unready;            /* an event of a device is awaited */
+  struct ucx_slot *late;   /* messages that wait for `ready`, or whose `done` is to be recorded */
 };
 
 /* ---- streams ---- */
@@ -236,6 +237,9 @@ struct opipe_stream {
   uint32_t id, peer_id;
   ucx_slot *slots; /* [depth] */
   char *requests;
+  opipe_ring ring; /* the slots' bounces */
+  bool has_ring;
+  char why[160]; /* why the ring is not pinned; "": it is */
 };
 
 /* ---- groups ---- */
@@ -393,6 +397,9 @@ opipe_status ucx_stream_open(opipe_endpoint *endpoint, const opipe_stream_params
 void ucx_stream_close(opipe_stream *stream);
 opipe_status ucx_stream_ready(opipe_stream *stream, opipe_error *err);
 opipe_status ucx_stream_bounce(opipe_stream *stream, opipe_error *err);
+opipe_status ucx_way(opipe_instance *self, const char *options, const opipe_way_params *params,
+                     opipe_way *io_way, opipe_error *err);
+opipe_status ucx_stream_way(opipe_stream *stream, opipe_way *io_way, opipe_error *err);
 
 /* ---- messages.c ---- */
 opipe_status ucx_reserve(opipe_stream *stream, uint64_t sequence, opipe_error *err);

@@ -195,6 +195,8 @@ static opipe_status build(opi_setup *s, const opi_request *request, int64_t rows
     status = agree(s, request, rows, status, &local);
     if (status == OPIPE_OK)
       status = opi_session_ready(s, &local);
+    if (status == OPIPE_OK)
+      status = opi_ways_find(made, &local);
     if (status < 0)
       shape_free(made);
   }

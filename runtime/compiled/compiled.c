@@ -317,6 +317,7 @@ void opi_compiled_stop(opi_shape *shape) {
   opi_lent_forget(t);
   opi_meets_stop(t);
   opi_moves_stop(t);
+  opi_ways_forget(t);
   for (uint32_t i = 0; shape->lead == shape && t->wires != NULL && i < t->lists->n_streams; ++i) {
     s->transport->stream_close(t->wires[i].src);
     s->transport->stream_close(t->wires[i].dst);

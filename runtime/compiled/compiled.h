@@ -36,6 +36,13 @@
 opipe_status opi_shapes_open(opi_shapes *shapes, opipe_error *err);
 /* A plan of passes: the shapes of all classes of rows, after which none is added. Nothing else. */
 opipe_status opi_shapes_open_all(opi_shapes *shapes, opipe_error *err);
+/* How the shape's messages travel, once the ranks' endpoints are ready (ways.c). Errors: the
+ * transport's; ABI. */
+opipe_status opi_ways_find(opi_shape *shape, opipe_error *err);
+/* Pinned host memory of the shape's messages on a rank. */
+uint64_t opi_ways_staged(const opi_compiled *shape, uint32_t rank);
+/* The shape's streams are closed. */
+void opi_ways_forget(const opi_compiled *shape);
 /* Gives back all that is the backends' and the transport's; nothing runs any more. */
 void opi_shapes_stop(opi_shapes *shapes);
 void opi_shapes_free(opi_shapes *shapes);

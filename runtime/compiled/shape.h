@@ -66,6 +66,10 @@ typedef struct opi_wire {
   uint64_t src_base; /* training: messages of earlier mini-batches; the source rank's */
   char pad_[64];
   uint64_t dst_base; /* the destination rank's */
+  /* known once the ranks' endpoints are ready (ways.c); NONE: credits, or nobody knows */
+  bool counted;                    /* in streams_by_way */
+  uint32_t way;                    /* OPIPE_WAY_* */
+  uint64_t src_staged, dst_staged; /* pinned host memory of the ends that are here */
 } opi_wire;
 
 /* Events of a message's end, where batches are queued on the rank's device; NULL: they are not. */
@@ -217,6 +221,7 @@ typedef struct opi_shapes {
   uint32_t n_places;
   _Atomic uint32_t version; /* counts shapes that were added */
   _Atomic uint64_t n_compiled;
+  _Atomic uint32_t streams_by_way[OPIPE_WAY_KINDS]; /* of messages, with an end here */
   uint64_t n_numbered;               /* requests so far; orders uses, for eviction; submit_lock */
   _Atomic(const uint32_t *) awaited; /* flag of a value that the last submit needed; NULL: none */
   struct opi_streams *streams;       /* NULL: the plan has no pairs */

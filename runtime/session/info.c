@@ -34,6 +34,16 @@ static uint64_t offload_bytes(const opi_session *s, uint32_t index) {
   return n;
 }
 
+/* Pinned host memory of messages, of all shapes. */
+static uint64_t staging_bytes(const opi_session *s, uint32_t index) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < s->shapes->n_places; ++i) {
+    const opi_compiled *shape = s->shapes->list[i] == NULL ? NULL : s->shapes->list[i]->compiled;
+    n += shape == NULL ? 0 : opi_ways_staged(shape, index);
+  }
+  return n;
+}
+
 /* The session's own pinned bytes. The plan counts others: copies for nodes that the device lacks.
  */
 static uint64_t pinned_bytes(const opi_session *s, uint32_t index) {
@@ -100,6 +110,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   info.host_bytes = usage.host_bytes - (pinned < usage.host_bytes ? pinned : usage.host_bytes) +
                     rank->packed_host_bytes;
   info.offload_bytes = offload_bytes(s, index);
+  info.staging_bytes = staging_bytes(s, index);
   if (s->shapes->weights != NULL)
     train_memory(s, index, &usage, &info);
   opi_lock_give(&s->shapes->submit_lock);
@@ -107,7 +118,7 @@ opipe_status opi_session_memory(opi_session *s, uint32_t index, opipe_memory_inf
   if (info.workspace_bytes > arena)
     info.workspace_bytes = arena;
   info.activation_bytes = arena - info.workspace_bytes;
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, offload_bytes));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_memory_info, staging_bytes));
   return OPIPE_OK;
 }
 
@@ -123,9 +134,11 @@ opipe_status opi_session_info(opi_session *s, opipe_session_info *io_info, opipe
                              .requests_failed = atomic_load(&s->n_failed),
                              .shapes_compiled = atomic_load(&s->shapes->n_compiled),
                              .travelled_bytes = opi_peers_travelled(s)};
+  for (uint32_t way = 0; way < OPIPE_WAY_KINDS; ++way)
+    info.streams_by_way[way] = atomic_load(&s->shapes->streams_by_way[way]);
   for (uint32_t r = 0; r < s->setup->plan->decided.n_ranks; ++r)
     info.busy_ns += atomic_load(&s->setup->ranks[r].worker->busy_ns);
-  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, travelled_bytes));
+  copy_out(io_info, io_info->struct_size, &info, OPIPE_END(opipe_session_info, streams_by_way));
   return OPIPE_OK;
 }
 

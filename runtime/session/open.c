@@ -298,14 +298,15 @@ static opipe_status open_world(opi_setup *s, opipe_error *err) {
   for (uint32_t i = 0; i < s->n_here; ++i) {
     const uint32_t r = s->here[i];
     const opipe_endpoint_params end = {
-        .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+        .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved2),
         .rank = r,
         .backend = s->ranks[r].backend,
         .device = s->ranks[r].device,
         .queue = s->ranks[r].queue,
         .backend_self = s->env.backends[r].self,
         .backend_id = s->env.backends[r].id,
-        .spin_us = s->spin_us};
+        .spin_us = s->spin_us,
+        .device_index = s->plan->decided.devices[r].index};
     OPI_TRY(OPI_MAKE_WIRE(s, endpoint_open, &s->ranks[r].endpoint, err, s->world, &end));
   }
   return OPIPE_OK;
@@ -409,6 +410,10 @@ static opipe_status open_shape(opi_session *session, opipe_error *err) {
 
 static opipe_status open_requests(opi_session *session, opipe_error *err) {
   OPI_TRY(opi_session_ready(session->setup, err));
+  for (uint32_t i = 0; i < session->shapes->n_places; ++i) {
+    if (session->shapes->list[i] != NULL)
+      OPI_TRY(opi_ways_find(session->shapes->list[i], err));
+  }
   return opi_requests_open(session, err);
 }
 

@@ -201,6 +201,18 @@ static opipe_status list_clocks(const opi_session *s, opi_trace_list *list, opip
   return opi_stamps_meet(s->setup, err);
 }
 
+static opipe_status list_ways(const opi_compiled *t, opi_trace_list *list, opipe_error *err) {
+  list->ways = OPI_ARENA_ARRAY(&list->arena, uint8_t, list->n_ranks);
+  if (list->ways == NULL)
+    return opi_fail_nomem(err, list->n_ranks, "a trace");
+  for (uint32_t i = 0; t->wires != NULL && i < t->lists->n_streams; ++i) {
+    const uint32_t src = t->lists->streams[i].src_rank;
+    if (t->wires[i].way > list->ways[src])
+      list->ways[src] = (uint8_t)t->wires[i].way;
+  }
+  return OPIPE_OK;
+}
+
 /* Are all unfinished requests their callers' already, so that ranks without a part in them only
  * have to pass them? */
 static bool only_passes(opi_session *s) {
@@ -247,6 +259,7 @@ static opipe_status list_measured(opi_session *session, bool trains, opi_trace_l
                     atomic_load(&session->n_unfinished));
   }
   OPI_TRY(list_clocks(session, list, err));
+  OPI_TRY(list_ways(t, list, err));
   return add_measured(t, trains ? EVERY : *out_last, list, err);
 }
 

@@ -35,14 +35,17 @@ static void label(const opi_trace_event *e, opi_text *text) {
     opi_text_printf(text, ", replica %u", e->replica);
 }
 
+/* way: of the messages that the rank sends. */
 static void name_thread(uint32_t process, uint32_t thread, uint32_t rank, const char *what,
-                        uint32_t clock, opi_text *text) {
+                        uint32_t clock, uint32_t way, opi_text *text) {
   opi_text_printf(text,
                   ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %u, \"tid\": %u, "
                   "\"args\": {\"name\": \"rank %u%s\"",
                   process, thread, rank, what);
   if (opi_clock_names[clock] != NULL)
     opi_text_printf(text, ", \"clock\": \"%s\"", opi_clock_names[clock]);
+  if (way > OPIPE_WAY_HOST)
+    opi_text_printf(text, ", \"messages\": \"%s\"", opi_way_name(way));
   opi_text_puts(text, "}}");
 }
 
@@ -58,14 +61,16 @@ void opi_trace_chrome(const opi_trace_list *list, opi_text *text) {
                     "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %u, \"args\": "
                     "{\"name\": \"%s\"}}",
                     k == 0 ? "" : ",", k, titles[k]);
-    for (uint32_t r = 0; r < n_ranks; ++r)
-      name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE, text);
+    for (uint32_t r = 0; r < n_ranks; ++r) {
+      name_thread(k, r, r, "", k == OPI_TRACE_MEASURED ? list->clocks[r] : OPI_CLOCK_NONE,
+                  k == OPI_TRACE_MEASURED && list->ways != NULL ? list->ways[r] : 0u, text);
+    }
     for (uint32_t i = 0; i < OPI_COUNT(besides) * n_ranks && k == OPI_TRACE_MEASURED; ++i) {
       const uint32_t lane = i / n_ranks, r = i % n_ranks;
       if (!beside[lane])
         continue;
       const uint32_t clock = lane == 0 ? (uint32_t)OPI_CLOCK_HOST : list->clocks[r];
-      name_thread(k, n_ranks + i, r, besides[lane], clock, text);
+      name_thread(k, n_ranks + i, r, besides[lane], clock, OPIPE_WAY_NONE, text);
     }
   }
   for (uint32_t i = 0; i < n; ++i) {

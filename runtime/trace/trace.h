@@ -33,6 +33,7 @@ typedef struct opi_trace_list {
   uint32_t n, room;
   uint32_t n_ranks;
   uint8_t *clocks; /* [n_ranks] OPI_CLOCK_* */
+  uint8_t *ways;   /* [n_ranks] the worst of the ranks' messages here, OPIPE_WAY_*; NULL: unknown */
 } opi_trace_list;
 
 /* The passes of events. */

@@ -18,6 +18,7 @@
 #include "backend_kit.h"
 #include "backend_many.h"
 #include "backend_memory.h"
+#include "backend_reach.h"
 #include "backend_rules.h"
 #include "backend_steady.h"
 #include "backend_sum.h"
@@ -471,6 +472,7 @@ int main(int argc, char **argv) {
     check_late_errors(&s);
     check_training(&s);
     check_shared(&s);
+    check_shares(&s);
     check_many(&s);
     check_sum(&s);
     check_kernels(&s);

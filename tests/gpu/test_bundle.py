@@ -23,7 +23,7 @@ LINES = {"facts": ["libraries", "device", "ceilings", "attention of cuDNN"],
          "correct": ["kernels against fp64", "outputs beside the CPU's", "steps of decoding", "gradients beside the CPU's", "gradients of masked attention",
                      "losses beside the CPU's", "promises of the backend", "models", "training on 1 rank", "training on 2 ranks", "training on 4 ranks",
                      "training in half types", "tensors and streams of a host", "memory"],
-         "train": ["GPT-2 tiny", "124M, 2 ranks on the GPU", "deterministic=1 beside 0", "norm_sums=1 beside 0", "tiny, tuned"],
+         "train": ["GPT-2 tiny", "124M, 2 ranks on the GPU", "124M, 2 ranks in 2 processes", "deterministic=1 beside 0", "norm_sums=1 beside 0", "tiny, tuned"],
          "infer": ["prefill of 124M at 1 x 1024", "prefill of 124M at 1 x 1024, as graphs", "a decode step of 1B at past 512",
                    "a decode step of 1B, pdl=1 beside 0"]}
 failed = []

@@ -4,6 +4,7 @@ per token 6N + 6LCT (attention counted causal, half). Figures to be compared are
 one line has is another's, too."""
 import json
 import os
+import re
 import statistics
 
 import gpt2
@@ -105,6 +106,25 @@ def ranks(shape, n):
     return line
 
 
+def processes(shape, n):
+    """Ranks that are processes of their own on the GPU, whose messages go straight to each other's device memory by the driver's handles,
+    over one rank; with the losses of the same ranks as threads. Another way than that is told by the session, and fails the line."""
+    def line(clock):
+        one, _ = alone(shape, clock)
+        samples = SHAPES[shape][1]
+        several = ["--ranks", str(n), "--schedule", "1f1b", "--transport", "shm"]
+        threads, wanted = step(shape, clock, more=several)
+        out = command([COMMAND, "launch", "-n", str(n), "--", "train", *arguments_of(shape, FASTEST), *several, "--data", "ids=" + ids_of(samples),
+                       "--batch", str(samples), "--steps", str(STEPS[shape]), "--json"], clock, refuse=["travel through"])
+        steps = json.loads(re.sub(r"(?m)^\[rank 0\] ", "", out))["steps"]
+        rate = samples * T / statistics.median(one["seconds"] for one in steps[1:])
+        said = {"tokens_per_s": round(rate), "of_one_rank": round(rate / one, 4), "of_threads": round(rate / threads, 4)}
+        if [one["loss"] for one in steps] != wanted:
+            raise Failed("losses %s, of threads %s" % ([one["loss"] for one in steps], wanted), said=said)
+        return said
+    return line
+
+
 def best(shape, clock):
     """The faster of one rank as it is and as it was tuned, if it was: (tokens per second, which)."""
     rates = [(alone(shape, clock)[0], "untuned")]
@@ -187,6 +207,7 @@ LINES = [
     *(Line(shape + " beside PyTorch", beside_pytorch(shape), 2 * seconds_of(shape), {"ratio": 1.1 if shape in ("124M", "350M") else 1.05})
       for shape in SHAPES),
     Line("124M, 2 ranks on the GPU", ranks(LEAST, 2), 180, {"of_one_rank": 0.95}),
+    Line("124M, 2 ranks in 2 processes", processes(LEAST, 2), 180, {"of_one_rank": 0.95}),
     Line("124M, 4 ranks on the GPU", ranks(LEAST, 4), 180, {"of_one_rank": 0.95}),
     Line("deterministic=1 beside 0", in_order, 120, {"of_deterministic_0": 0.88}),
     Line("norm_sums=1 beside 0", sums_along, 120, {"of_norm_sums_0": 1.0}),

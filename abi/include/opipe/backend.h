@@ -263,6 +263,26 @@ typedef struct opipe_update {
   double gradient_scale, lr, momentum, beta1, beta2, correction1, correction2, epsilon, decay;
 } opipe_update;
 
+#if OPIPE_TARGET_MINOR >= 5
+/* PEER: queues of the one device copy to and from memory of the other and add it, by buffer_import
+ * of its native address. SHARED: the same for memory that another process has shared
+ * (buffer_share). */
+enum { OPIPE_REACH_PEER = 1u, OPIPE_REACH_SHARED = 2u };
+
+/* A handle of a buffer or an event for other processes. It goes from process to process as bytes,
+ * so whoever opens it believes nothing in it. */
+typedef struct opipe_shared {
+  uint64_t n_bytes;   /* of the buffer; of an event: 0 */
+  uint64_t process;   /* that shared it, by the number that it has for itself */
+  uint64_t native;    /* what `native` answers there */
+  uint64_t driver;    /* its version */
+  uint8_t handle[64]; /* the driver's */
+  char uuid[48];      /* of the device, NUL-terminated */
+  uint64_t reserved[2]; /* 0 */
+} opipe_shared;
+OPIPE_FROZEN_SIZE(opipe_shared, 160);
+#endif
+
 #if OPIPE_TARGET_MINOR >= 3
 /* One parameter of update_many. */
 typedef struct opipe_update_part {
@@ -477,9 +497,10 @@ typedef struct opipe_backend {
   void (*host_unregister)(opipe_device *device, void *data); /* accepts NULL. [control] */
   /* Wraps device memory that belongs to somebody else in a buffer, by its native address, a
    * multiple of the alignment (1.5: of a device with OPIPE_DEVICE_HOST_MEMORY, the address that
-   * buffer_host would give). It is not counted, and buffer_free leaves it alone. Only queued work
-   * touches it, so a buffer may outlive its memory if no work uses it. Errors: INVALID: an address
-   * known not to be memory of this device. [control] */
+   * buffer_host would give; where device_reach answers PEER, an address on that device). It is not
+   * counted, and buffer_free leaves it alone. Only queued work touches it, so a buffer may outlive
+   * its memory if no work uses it. Errors: INVALID: an address known not to be memory of this
+   * device, or of one that it reaches. [control] */
   opipe_status (*buffer_import)(opipe_device *device, uint64_t native, uint64_t n_bytes,
                                 opipe_buffer **out_buffer, opipe_error *err);
   /* Wraps an event that belongs to somebody else, by its native handle, so that it can be waited
@@ -579,6 +600,37 @@ typedef struct opipe_backend {
    * [step:queue] */
   opipe_status (*run_part)(opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                            uint32_t n_scalars, uint32_t from, uint32_t to, opipe_error *err);
+
+  /* -- memory of other devices and processes -- */
+  /* How work of device `index` gets at memory of device `other` of this backend, which may be the
+   * same one; numbers as in device_open. *out_reach: OPIPE_REACH_*. NULL: a device reaches nothing
+   * but itself, and nothing is shared with other processes. Contains nothing measured. Errors:
+   * NOTFOUND: there is no such device. [any-thread] */
+  opipe_status (*device_reach)(opipe_instance *self, uint32_t index, uint32_t other,
+                               uint32_t *out_reach, opipe_error *err);
+  /* The next five: all or none; they need device_reach. */
+  /* Makes a handle by which other processes of the machine can open the buffer, of buffer_alloc.
+   * Errors: UNSUPPORTED: the device or the driver cannot. [control] */
+  opipe_status (*buffer_share)(opipe_buffer *buffer, opipe_shared *out_shared, opipe_error *err);
+  /* Nobody opens the buffer by its handle from now on. all_closed 0: a process may still have it
+   * open. buffer_free then gives its bytes back to the device's cap, but leaves the memory to the
+   * driver until this process ends. Called before buffer_free. [control] */
+  void (*buffer_unshare)(opipe_buffer *buffer, uint32_t all_closed);
+  /* Opens a buffer that a process of this machine has shared, or this one; its first n_bytes can
+   * be copied to and from. It is not counted. buffer_free closes it, before its owner frees it, in
+   * any order if its owner's process has ended. Errors: INVALID: another driver, a device that this
+   * one does not reach, or a size, with both values; DEVICE: the handle is stale. [control] */
+  opipe_status (*buffer_open)(opipe_device *device, const opipe_shared *shared, uint64_t n_bytes,
+                              opipe_buffer **out_buffer, opipe_error *err);
+  /* An event that other processes can open by the handle. Otherwise as event_create. Errors: as of
+   * buffer_share. [control] */
+  opipe_status (*event_create_shared)(opipe_device *device, opipe_event **out_event,
+                                      opipe_shared *out_shared, opipe_error *err);
+  /* Opens it, to be waited for, polled and synchronised with, as it was last recorded at the time
+   * of that call; it takes over no errors, and event_record answers STATE. Errors: as of
+   * buffer_open. [control] */
+  opipe_status (*event_open)(opipe_device *device, const opipe_shared *shared,
+                             opipe_event **out_event, opipe_error *err);
 #endif
 } opipe_backend;
 

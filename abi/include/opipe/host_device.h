@@ -443,7 +443,7 @@ static inline opipe_status opipe_host_bind(opipe_device *device, const opipe_bin
 #define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
       NULL, NULL, opipe_host_buffer_import, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-      NULL, NULL, NULL, NULL, NULL, NULL, NULL
+      NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 #elif OPIPE_TARGET_MINOR >= 3
 #define OPIPE_HOST_NO_TRAINING_SLOTS                                                              \
   NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \

@@ -64,11 +64,11 @@ typedef struct opipe_shared_head {
 } opipe_shared_head;
 
 /* A rank's file as it is mapped here. */
-typedef struct opipe_shared {
+typedef struct opipe_shared_file {
   opipe_shared_head *head; /* NULL: not found yet */
   int file;
   uint32_t own; /* 1: of a rank of this process */
-} opipe_shared;
+} opipe_shared_file;
 
 /* ---- files ---- */
 
@@ -80,7 +80,7 @@ static inline struct flock opipe_shared_lock_(void) {
   return lock;
 }
 
-static inline opipe_status opipe_shared_map_(opipe_shared *s, uint32_t rank, int file,
+static inline opipe_status opipe_shared_map_(opipe_shared_file *s, uint32_t rank, int file,
                                              opipe_error *err) {
   struct stat known;
   if (file >= 0 && fstat(file, &known) == 0 && (uint64_t)known.st_size == OPIPE_SHARED_BYTES) {
@@ -101,7 +101,7 @@ static inline opipe_status opipe_shared_map_(opipe_shared *s, uint32_t rank, int
 
 /* For endpoint_open: makes the file of a rank of this process and posts where it is. s: all zero.
  * Errors: STATE, LIMIT, PEER, the board's. */
-static inline opipe_status opipe_shared_open(opipe_shared *s, const opipe_board *board,
+static inline opipe_status opipe_shared_open(opipe_shared_file *s, const opipe_board *board,
                                              uint32_t rank, opipe_error *err) {
   struct flock lock = opipe_shared_lock_();
   const uint64_t first =
@@ -132,7 +132,7 @@ static inline opipe_status opipe_shared_open(opipe_shared *s, const opipe_board 
 
 /* For endpoint_ready: maps the file of another rank. OK | PENDING: it is not there yet. Errors:
  * PEER, the board's. */
-static inline opipe_status opipe_shared_find(opipe_shared *s, const opipe_board *board,
+static inline opipe_status opipe_shared_find(opipe_shared_file *s, const opipe_board *board,
                                              uint32_t rank, opipe_error *err) {
   char key[32], path[64];
   uint64_t n = sizeof path;
@@ -149,13 +149,13 @@ static inline opipe_status opipe_shared_find(opipe_shared *s, const opipe_board 
 }
 
 /* For endpoint_close: the others know that the rank leaves, and has not died. */
-static inline void opipe_shared_leave(opipe_shared *s) {
+static inline void opipe_shared_leave(opipe_shared_file *s) {
   if (s->head != NULL)
     __atomic_store_n(&s->head->left, 1u, __ATOMIC_SEQ_CST);
 }
 
 /* For world_close. */
-static inline void opipe_shared_close(opipe_shared *s) {
+static inline void opipe_shared_close(opipe_shared_file *s) {
   if (s->head == NULL)
     return;
   if (s->own != 0)
@@ -167,13 +167,13 @@ static inline void opipe_shared_close(opipe_shared *s) {
 
 /* ---- streams: the receiver makes an inlet in its file, the sender finds it ---- */
 
-static inline void *opipe_inlet_memory(const opipe_shared *s, const opipe_inlet *inlet) {
+static inline void *opipe_inlet_memory(const opipe_shared_file *s, const opipe_inlet *inlet) {
   return (char *)s->head + inlet->offset;
 }
 
 /* For stream_open of the receiver, in its file: n_bytes of zeroed memory, which writing to does not
  * fail. Errors: LIMIT. */
-static inline opipe_status opipe_inlet_make(const opipe_shared *s,
+static inline opipe_status opipe_inlet_make(const opipe_shared_file *s,
                                             const opipe_stream_params *params, uint64_t n_bytes,
                                             opipe_inlet **out_inlet, opipe_error *err) {
   opipe_inlet *found = NULL;
@@ -211,7 +211,7 @@ static inline opipe_status opipe_inlet_make(const opipe_shared *s,
 
 /* For endpoint_ready of either end. all: of the world's ranks; *io_inlet: NULL for a sender that
  * has not found it. OK: both ends are there | PENDING. Errors: INVALID: they differ. */
-static inline opipe_status opipe_inlet_meet(const opipe_shared *all,
+static inline opipe_status opipe_inlet_meet(const opipe_shared_file *all,
                                             const opipe_stream_params *params,
                                             opipe_inlet **io_inlet, opipe_error *err) {
   opipe_shared_head *head = __atomic_load_n(&all[params->dst_rank].head, __ATOMIC_ACQUIRE);
@@ -242,7 +242,7 @@ static inline void opipe_inlet_part(opipe_inlet *inlet, uint32_t side) {
 
 /* A sleeper announces itself before it looks for the last time, a ringer moves the bell before it
  * looks for sleepers: no ring is lost. A file that is not found yet is not rung. */
-static inline void opipe_shared_ring(const opipe_shared *s) {
+static inline void opipe_shared_ring(const opipe_shared_file *s) {
   opipe_shared_head *head = __atomic_load_n(&s->head, __ATOMIC_ACQUIRE);
   if (head == NULL)
     return;
@@ -251,12 +251,13 @@ static inline void opipe_shared_ring(const opipe_shared *s) {
     (void)syscall(SYS_futex, &head->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-static inline uint32_t opipe_shared_bell(const opipe_shared *s) {
+static inline uint32_t opipe_shared_bell(const opipe_shared_file *s) {
   return __atomic_load_n(&s->head->bell, __ATOMIC_SEQ_CST);
 }
 
 /* Sleeps until the bell has left `seen`, for at most timeout_ns. */
-static inline void opipe_shared_sleep_(const opipe_shared *s, uint32_t seen, int64_t timeout_ns) {
+static inline void opipe_shared_sleep_(const opipe_shared_file *s, uint32_t seen,
+                                       int64_t timeout_ns) {
   struct timespec t;
   t.tv_sec = timeout_ns / INT64_C(1000000000);
   t.tv_nsec = (long)(timeout_ns % INT64_C(1000000000));
@@ -268,7 +269,7 @@ static inline void opipe_shared_sleep_(const opipe_shared *s, uint32_t seen, int
 /* ---- failure ---- */
 
 /* The run has ended: tells the n ranks whose files are in `all`. The first reason wins. */
-static inline void opipe_shared_fail(opipe_shared *all, uint32_t n, uint32_t culprit,
+static inline void opipe_shared_fail(opipe_shared_file *all, uint32_t n, uint32_t culprit,
                                      const opipe_error *why) {
   for (uint32_t r = 0; r < n; ++r) {
     opipe_shared_head *head = __atomic_load_n(&all[r].head, __ATOMIC_ACQUIRE);
@@ -284,7 +285,7 @@ static inline void opipe_shared_fail(opipe_shared *all, uint32_t n, uint32_t cul
 }
 
 /* s: of the rank that asks. Errors: PEER: the run has ended. */
-static inline opipe_status opipe_shared_check(const opipe_shared *s, opipe_error *err) {
+static inline opipe_status opipe_shared_check(const opipe_shared_file *s, opipe_error *err) {
   if (__atomic_load_n(&s->head->failed, __ATOMIC_SEQ_CST) < 2)
     return OPIPE_OK;
   return opipe_fail(err, OPIPE_E_PEER, "rank %u ended the run: %.400s", s->head->culprit,
@@ -292,7 +293,7 @@ static inline opipe_status opipe_shared_check(const opipe_shared *s, opipe_error
 }
 
 /* Looks at the ranks elsewhere: one that has not left, but locks its file no more, is dead. */
-static inline void opipe_shared_look(opipe_shared *all, uint32_t n) {
+static inline void opipe_shared_look(opipe_shared_file *all, uint32_t n) {
   for (uint32_t r = 0; r < n; ++r) {
     const opipe_shared_head *head = __atomic_load_n(&all[r].head, __ATOMIC_ACQUIRE);
     struct flock lock = opipe_shared_lock_();
@@ -307,7 +308,7 @@ static inline void opipe_shared_look(opipe_shared *all, uint32_t n) {
 
 /* A transport's `wait`, for rank `rank` of the n in `all`. *io_unready: an event of a device is
  * awaited, for which nobody rings: then it returns soon. Errors: TIMEOUT, PEER. */
-static inline opipe_status opipe_shared_wait(opipe_shared *all, uint32_t n, uint32_t rank,
+static inline opipe_status opipe_shared_wait(opipe_shared_file *all, uint32_t n, uint32_t rank,
                                              uint32_t seen, uint64_t timeout_ns, bool *io_unready,
                                              opipe_error *err) {
   const bool soon = *io_unready && timeout_ns > OPIPE_SHARED_SOON_NS;

@@ -119,6 +119,8 @@ typedef struct opipe_session_info {
   uint64_t reserved;
 #if OPIPE_TARGET_MINOR >= 5
   uint64_t travelled_bytes; /* of inputs and outputs that came from other processes or went there */
+  uint32_t streams_by_way[8]; /* streams of messages with an end here, by OPIPE_WAY_* (transport.h);
+                                 [0]: by one that the transport does not tell */
 #endif
 } opipe_session_info;
 
@@ -158,6 +160,8 @@ typedef struct opipe_memory_info {
 #if OPIPE_TARGET_MINOR >= 5
   uint64_t offload_bytes; /* host memory in which stashes wait between forwards and backwards; not
                              in total, nor in host_bytes */
+  uint64_t staging_bytes; /* pinned host memory that messages between devices go through; not in
+                             total, nor in host_bytes */
 #endif
 } opipe_memory_info;
 

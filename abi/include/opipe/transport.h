@@ -129,6 +129,10 @@ typedef struct opipe_endpoint_params {
   const char *backend_id;       /* its plugin's id, "cpu"; NULL without a backend */
   uint32_t spin_us;             /* how long `wait` spins before it sleeps; 0: sleep at once */
   uint32_t reserved;            /* 0 */
+#if OPIPE_TARGET_MINOR >= 5
+  uint32_t device_index; /* the device's number at its backend */
+  uint32_t reserved2;    /* 0 */
+#endif
 } opipe_endpoint_params;
 
 #if OPIPE_TARGET_MINOR >= 1
@@ -149,6 +153,34 @@ typedef struct opipe_stream_params {
 } opipe_stream_params;
 
 #if OPIPE_TARGET_MINOR >= 5
+/* How the messages of a stream get from one device's memory to the other's. */
+enum {
+  OPIPE_WAY_NONE = 0,     /* not known yet */
+  OPIPE_WAY_HOST = 1,     /* both lie in the host's memory */
+  OPIPE_WAY_DEVICE = 2,   /* both lie on one device: its queue copies */
+  OPIPE_WAY_PEER = 3,     /* the sender's queue copies to the other device's memory */
+  OPIPE_WAY_SHARED = 4,   /* the same to memory of another process */
+  OPIPE_WAY_STAGED = 5,   /* through pinned memory of the host */
+  OPIPE_WAY_PAGEABLE = 6, /* through memory of the host that is not pinned: copies wait */
+  OPIPE_WAY_KINDS = 8     /* room for so many */
+};
+typedef struct opipe_way {
+  uint32_t struct_size;
+  uint32_t way; /* OPIPE_WAY_* */
+  /* Pinned host memory for the stream, taken by the rank at its source and at its destination. */
+  uint64_t src_bytes, dst_bytes;
+  char why[160]; /* STAGED, PAGEABLE: what stands in a better one's way; else "" */
+} opipe_way;
+/* The two ends of a stream, by backend, its instance, and the device's number. */
+typedef struct opipe_way_params {
+  uint32_t struct_size;
+  uint32_t src_index, dst_index;
+  uint32_t reserved; /* 0 */
+  const opipe_backend *src_backend, *dst_backend;
+  opipe_instance *src_self, *dst_self;
+  const opipe_stream_params *stream;
+} opipe_way_params;
+
 /* A collect among n members. The values of a list are those of its regions, one region after the
  * other; lists of different members may be divided into regions differently.
  *   ALL_REDUCE      from: all values; to: their sums over the members
@@ -355,6 +387,17 @@ typedef struct opipe_transport {
    * batch, for the device's queued work. [step:endpoint] */
   opipe_status (*recv_after)(opipe_stream *stream, uint64_t sequence, const opipe_region *region,
                              opipe_event *ready, opipe_event *done, opipe_error *err);
+
+  /* How messages travel between devices; both slots or neither. NULL: nobody knows, and memory that
+   * the transport takes for it is in no prediction. */
+  /* For plans: how a stream between two devices will travel in a world opened with these options.
+   * Contains nothing measured. Errors: those of the backends' device_query and device_reach.
+   * [any-thread] */
+  opipe_status (*way)(opipe_instance *self, const char *options, const opipe_way_params *params,
+                      opipe_way *io_way, opipe_error *err);
+  /* For sessions: how this stream does, once endpoint_ready has answered OK; before, `way` is NONE.
+   * [control] */
+  opipe_status (*stream_way)(opipe_stream *stream, opipe_way *io_way, opipe_error *err);
 #endif
 } opipe_transport;
 

@@ -33,12 +33,12 @@ struct opipe_world {
   const opipe_host *host;
   const opipe_board *board; /* NULL: all ranks are here */
   uint32_t n_ranks;
-  opipe_shared files[RANKS];
+  opipe_shared_file files[RANKS];
 };
 
 struct opipe_endpoint {
   opipe_world *world;
-  opipe_shared *file; /* the rank's */
+  opipe_shared_file *file; /* the rank's */
   opipe_endpoint_params params;
   opipe_stream *streams;
   bool unready; /* an event of a device is awaited: nobody rings for it */

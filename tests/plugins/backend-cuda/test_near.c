@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport-local between ranks whose memory has no host address: on one GPU, in two openings of
- * it, messages are copied and sums added where they lie; between two GPUs both go through host
- * memory. The same values either way.
+ * it, and on two of which one reaches the other's memory, messages are copied and sums added where
+ * they lie; between two others both go through pinned memory of the host's. The same values either
+ * way.
  */
 #include <opipe/transport.h>
 
@@ -45,13 +46,14 @@ static void open_rank(pair *p, uint32_t i, uint32_t gpu) {
   OPI_ASSERT_OK_FATAL(t->event_create(r->device, &r->event, &err), &err);
   r->region = (opipe_region){r->buffer, AT, BYTES};
   const opipe_endpoint_params end = {
-      .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+      .struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved2),
       .rank = i,
       .backend = t,
       .device = r->device,
       .queue = r->queue,
       .backend_self = p->b.base.self,
-      .backend_id = "cuda"};
+      .backend_id = "cuda",
+      .device_index = gpu};
   OPI_ASSERT_OK_FATAL(p->t->endpoint_open(p->world, &end, &r->end, &err), &err);
 }
 
@@ -216,35 +218,84 @@ static void sum_some(pair *p, bool near) {
   }
 }
 
+/* What the stream's two ends say, and what was foretold of them. */
+static void expect_way(pair *p, uint32_t second_gpu, uint32_t way, const char *why, bool foretold) {
+  const opipe_stream_params stream = {
+      .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),
+      .dst_rank = 1,
+      .dst_stage = 1,
+      .depth = DEPTH,
+      .n_bytes = BYTES};
+  const opipe_way_params params = {.struct_size = (uint32_t)sizeof params,
+                                   .dst_index = second_gpu,
+                                   .src_backend = p->b.base.table,
+                                   .dst_backend = p->b.base.table,
+                                   .src_self = p->b.base.self,
+                                   .dst_self = p->b.base.self,
+                                   .stream = &stream};
+  const uint64_t ring = way == OPIPE_WAY_STAGED ? 4096 : 0; /* 2 messages of 1280 bytes, pages */
+  opipe_way said[3] = {{.struct_size = (uint32_t)sizeof said[0]},
+                       {.struct_size = (uint32_t)sizeof said[0]},
+                       {.struct_size = (uint32_t)sizeof said[0]}};
+  for (uint32_t i = 0; i < RANKS; ++i)
+    OPI_ASSERT_OK_FATAL(p->t->stream_way(p->ranks[i].stream, &said[i], &err), &err);
+  OPI_ASSERT_OK_FATAL(p->t->way(p->self, NULL, &params, &said[2], &err), &err);
+  for (uint32_t i = 0; i < (foretold ? 3u : 2u); ++i) {
+    OPI_ASSERT_INT(said[i].way, way);
+    OPI_ASSERT(strstr(said[i].why, why) != NULL);
+    OPI_ASSERT_INT(said[i].src_bytes, 0);
+    OPI_ASSERT_INT(said[i].dst_bytes, i == 0 ? 0 : ring);
+  }
+}
+
 /* Counts the copies through host memory beside those that the test itself makes. */
-static void run_pair(uint32_t second_gpu, bool near) {
+static void run_pair(uint32_t second_gpu, const char *peers, uint32_t way, const char *why) {
+  const bool near = way != OPIPE_WAY_STAGED;
   pair p;
   cuda_double_facts before, between, after;
   memset(&p, 0, sizeof p);
+  OPI_ASSERT_FATAL(setenv("OPIPE_CUDA_DOUBLE_PEERS", peers, 1) == 0);
   CT_OPEN(&p.b);
   open_pair(&p, 0, second_gpu);
+  expect_way(&p, second_gpu, way, why, strcmp(peers, "2") != 0);
   p.b.look(&before);
   send_some(&p, near);
   p.b.look(&between);
   sum_some(&p, near);
   p.b.look(&after);
   const uint64_t messages = 2 * DEPTH + 1, rounds = 3;
+  const uint64_t copied = way == OPIPE_WAY_DEVICE, beside = way == OPIPE_WAY_PEER;
   OPI_ASSERT_INT(between.reads - before.reads, messages * (near ? 1 : 2));
   OPI_ASSERT_INT(between.writes - before.writes, messages * (near ? 2 : 3));
-  OPI_ASSERT_INT(between.copies - before.copies, messages * (near ? 3 : 2));
+  OPI_ASSERT_INT(between.copies - before.copies, messages * (2 + copied));
+  OPI_ASSERT_INT(between.peer_copies - before.peer_copies, messages * beside);
   OPI_ASSERT_INT(after.reads - between.reads, rounds * (near ? 2 : 4));
   OPI_ASSERT_INT(after.writes - between.writes, rounds * (near ? 2 : 4));
-  OPI_ASSERT_INT(after.copies - between.copies, rounds * (near ? 3 : 2));
+  OPI_ASSERT_INT(after.copies - between.copies, rounds * (2 + copied));
+  OPI_ASSERT_INT(after.peer_copies - between.peer_copies, rounds * beside);
+  /* the test's own are of memory on its stack: nothing else waits in the driver */
+  OPI_ASSERT_INT(between.pageable - before.pageable, messages * 3);
+  OPI_ASSERT_INT(after.pageable - between.pageable, rounds * 4);
   close_pair(&p);
 }
 
 static void test_one_gpu(void) {
-  run_pair(0, true);
+  run_pair(0, "0", OPIPE_WAY_DEVICE, "");
 }
 
 static void test_two_gpus(void) {
-  run_pair(1, false);
+  run_pair(1, "0", OPIPE_WAY_STAGED, "device 0 does not reach memory of device 1");
+}
+
+static void test_two_gpus_that_reach_each_other(void) {
+  run_pair(1, "1", OPIPE_WAY_PEER, "");
+}
+
+/* The driver promises access, and then refuses it. */
+static void test_a_peer_that_is_refused(void) {
+  run_pair(1, "2", OPIPE_WAY_STAGED, "which does not reach it");
 }
 
 OPI_TEST_MAIN("transport-local between openings of CUDA", OPI_TEST(test_one_gpu),
-              OPI_TEST(test_two_gpus))
+              OPI_TEST(test_two_gpus), OPI_TEST(test_two_gpus_that_reach_each_other),
+              OPI_TEST(test_a_peer_that_is_refused))

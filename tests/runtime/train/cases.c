@@ -89,6 +89,7 @@ kit_case kit_bench_case(const kit_bench *b, const char *schedule, uint32_t n_ran
       .device = b->place.device,
       .device_options = b->place.device_options,
       .device_index = b->place.device_index,
+      .spread = b->place.spread,
       .spec = {.loss = {.kind = OPI_LOSS_CROSS_ENTROPY, .labels = "labels", .ignore = -100},
                .optimizer = kit_optimizers[optimizer].spec,
                .compute = b->compute->dtype}};

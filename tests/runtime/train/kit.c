@@ -124,10 +124,12 @@ opipe_status kit_plan(kit *k, const kit_case *c) {
                                       .memory_bytes = c->memory_bytes,
                                       .threads = 1};
   opipe_device_choice devices[8];
-  const bool apart =
-      (c->last_options != NULL || c->caps != NULL) && c->n_ranks > 0 && c->n_ranks <= 8;
+  const bool apart = (c->last_options != NULL || c->caps != NULL || c->spread > 1) &&
+                     c->n_ranks > 0 && c->n_ranks <= 8;
   for (uint32_t r = 0; r < 8; ++r) {
     devices[r] = device;
+    if (c->spread > 1)
+      devices[r].index = r % c->spread;
     if (apart && c->caps != NULL && r < c->n_ranks)
       devices[r].memory_bytes = c->caps[r];
   }

@@ -42,6 +42,7 @@ typedef struct kit_place {
   const char *transport;
   const char *device, *device_options; /* of all ranks */
   uint32_t device_index;
+  uint32_t spread; /* ranks take this many devices in turn; 0: one */
 } kit_place;
 /* The place's device for every rank, with one thread each; "cpu" without. */
 opipe_device_choice kit_place_device(const kit_place *place);
@@ -58,6 +59,7 @@ typedef struct kit_case {
   const uint64_t *caps;    /* [n_ranks] instead of memory_bytes, 0: none; NULL: all alike */
   const char *device, *device_options, *transport;
   uint32_t device_index;
+  uint32_t spread;     /* as in kit_place; at most 8 ranks */
   const char *offload; /* as opipe_plan_params, with the next */
   uint64_t offload_bytes;
   uint32_t tensor;          /* members of a tensor group; 0: 1 */

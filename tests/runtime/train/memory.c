@@ -88,15 +88,17 @@ kit_case memory_case(const memory_row *row, uint32_t recompute, uint32_t kind) {
 
 static bool compare(const char *what, uint32_t rank, const opi_memory *p,
                     const opipe_memory_info *m) {
-  const uint64_t predicted[] = {
-      p->params_bytes,   p->gradient_bytes,   p->optimizer_bytes, p->version_bytes, p->stash_bytes,
-      p->boundary_bytes, p->activation_bytes, p->workspace_bytes, p->offload_bytes, p->total_bytes};
-  const uint64_t measured[] = {
-      m->params_bytes,   m->gradient_bytes,   m->optimizer_bytes, m->version_bytes, m->stash_bytes,
-      m->boundary_bytes, m->activation_bytes, m->workspace_bytes, m->offload_bytes, m->total_bytes};
+  const uint64_t predicted[] = {p->params_bytes,     p->gradient_bytes,  p->optimizer_bytes,
+                                p->version_bytes,    p->stash_bytes,     p->boundary_bytes,
+                                p->activation_bytes, p->workspace_bytes, p->offload_bytes,
+                                p->total_bytes,      p->staging_bytes,   p->host_bytes};
+  const uint64_t measured[] = {m->params_bytes,     m->gradient_bytes,  m->optimizer_bytes,
+                               m->version_bytes,    m->stash_bytes,     m->boundary_bytes,
+                               m->activation_bytes, m->workspace_bytes, m->offload_bytes,
+                               m->total_bytes,      m->staging_bytes,   m->host_bytes};
   static const char *const names[] = {"parameters", "gradients",  "optimizer",   "versions",
                                       "stashes",    "boundaries", "activations", "workspace",
-                                      "offloads",   "total"};
+                                      "offloads",   "total",      "staging",     "host"};
   bool same = true;
   for (size_t i = 0; i < OPI_COUNT(names); ++i) {
     same = same && predicted[i] == measured[i];

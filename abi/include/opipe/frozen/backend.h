@@ -53,6 +53,11 @@ OPIPE_FREEZE(opipe_bind_params, gradients, 64, 0x896d9aaab9c3f469)
   X(T, beta1) X(T, beta2) X(T, correction1) X(T, correction2) X(T, epsilon) X(T, decay)
 OPIPE_ORDER(opipe_update)
 OPIPE_FREEZE(opipe_update, decay, 192, 0x4ff800b952812dd1)
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_shared(X, T) \
+  X(T, n_bytes) X(T, process) X(T, native) X(T, driver) X(T, handle) X(T, uuid) X(T, reserved)
+OPIPE_ORDER(opipe_shared)
+#endif
 #if OPIPE_TARGET_MINOR >= 3
 #define OPIPE_FIELDS_opipe_update_part(X, T) \
   X(T, weight) X(T, gradient) X(T, first) X(T, second) X(T, n_elems) X(T, decay) X(T, params) \
@@ -101,6 +106,12 @@ OPIPE_FREEZE(opipe_backend_lookup, count, 24, 0x53b87a61a64a006a)
 #else
 #define OPIPE_ROWS_BACKEND_3
 #endif
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_ROWS_BACKEND_5 \
+  , OPIPE_ROW(opipe_shared, reserved, 5)
+#else
+#define OPIPE_ROWS_BACKEND_5
+#endif
 #define OPIPE_ROWS_BACKEND \
   OPIPE_ROW(opipe_device_info, name, 0), \
   OPIPE_ROW(opipe_device_params, options, 0), \
@@ -113,7 +124,7 @@ OPIPE_FREEZE(opipe_backend_lookup, count, 24, 0x53b87a61a64a006a)
   OPIPE_ROW(opipe_param_source, reserved2, 0), \
   OPIPE_ROW(opipe_bind_params, gradients, 0), \
   OPIPE_ROW(opipe_update, decay, 0), \
-  OPIPE_ROW(opipe_backend, update, 0) OPIPE_ROWS_BACKEND_3
+  OPIPE_ROW(opipe_backend, update, 0) OPIPE_ROWS_BACKEND_3 OPIPE_ROWS_BACKEND_5
 /* clang-format on */
 
 #endif /* OPIPE_FROZEN_BACKEND_H */

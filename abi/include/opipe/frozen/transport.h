@@ -29,6 +29,17 @@ OPIPE_FREEZE(opipe_endpoint_params, reserved, 56, 0xbde84bdbdb6e9808)
 OPIPE_ORDER(opipe_stream_params)
 OPIPE_FREEZE(opipe_stream_params, n_bytes, 48, 0x1591190d112d217b)
 #if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_way(X, T) \
+  X(T, struct_size) X(T, way) X(T, src_bytes) X(T, dst_bytes) X(T, why)
+OPIPE_ORDER(opipe_way)
+#endif
+#if OPIPE_TARGET_MINOR >= 5
+#define OPIPE_FIELDS_opipe_way_params(X, T) \
+  X(T, struct_size) X(T, src_index) X(T, dst_index) X(T, reserved) X(T, src_backend) \
+  X(T, dst_backend) X(T, src_self) X(T, dst_self) X(T, stream)
+OPIPE_ORDER(opipe_way_params)
+#endif
+#if OPIPE_TARGET_MINOR >= 5
 #define OPIPE_FIELDS_opipe_collective_params(X, T) \
   X(T, struct_size) X(T, n_ranks) X(T, ranks) X(T, id) X(T, n_bytes) X(T, n_regions) \
   X(T, reserved)
@@ -51,6 +62,8 @@ OPIPE_FREEZE(opipe_transport, notify, 200, 0xcd8e757f59c67199)
 #if OPIPE_TARGET_MINOR >= 5
 #define OPIPE_ROWS_TRANSPORT_5 \
   , OPIPE_ROW(opipe_board, look, 5) \
+  , OPIPE_ROW(opipe_way, why, 5) \
+  , OPIPE_ROW(opipe_way_params, stream, 5) \
   , OPIPE_ROW(opipe_collective_params, reserved, 5) \
   , OPIPE_ROW(opipe_collect, done, 5)
 #else

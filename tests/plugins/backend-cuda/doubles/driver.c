@@ -7,26 +7,20 @@
 
 #include "double.h"
 
-enum { ZONE = 256, ZONE_BYTE = 0xa5, FRESH_BYTE = 0xcb, DEAD_BYTE = 0xdd, MOST_DEVICES = 16 };
+enum { ZONE = 256, ZONE_BYTE = 0xa5, FRESH_BYTE = 0xcb, DEAD_BYTE = 0xdd };
 
 struct CUctx_st {
   int device;
   uint64_t retained;
+  bool peers[CUDA_DOUBLE_DEVICES]; /* whose memory its work gets at */
 };
 
-typedef struct block {
-  struct block *next;
-  unsigned char *base; /* from malloc */
-  uintptr_t first;
-  size_t n_bytes;
-  bool pinned;
-  int device;
-} block;
+typedef cuda_double_block block;
 
 pthread_mutex_t cuda_double_lock = PTHREAD_MUTEX_INITIALIZER;
 static pid_t owner;
 static uint64_t n_forked;
-static struct CUctx_st contexts[MOST_DEVICES];
+static struct CUctx_st contexts[CUDA_DOUBLE_DEVICES];
 static _Thread_local CUcontext stack[32];
 static _Thread_local uint32_t depth;
 static block *blocks;
@@ -129,6 +123,9 @@ static const struct {
              {CUDA_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
              {CUDA_NOT_READY, "CUDA_ERROR_NOT_READY"},
              {CUDA_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+             {CUDA_MAP_FAILED, "CUDA_ERROR_MAP_FAILED"},
+             {CUDA_PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
+             {CUDA_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
              {CUDA_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
              {CUDA_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}};
 
@@ -146,11 +143,11 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
 
 static int count_all(void) {
   const uint64_t n = from_environment("OPIPE_CUDA_DOUBLE_DEVICES", 2);
-  return n < MOST_DEVICES ? (int)n : MOST_DEVICES;
+  return n < CUDA_DOUBLE_DEVICES ? (int)n : CUDA_DOUBLE_DEVICES;
 }
 
 static bool is_slice(int device) {
-  return from_environment("OPIPE_CUDA_DOUBLE_SLICE", MOST_DEVICES) == (uint64_t)device;
+  return from_environment("OPIPE_CUDA_DOUBLE_SLICE", CUDA_DOUBLE_DEVICES) == (uint64_t)device;
 }
 
 /* The device of an entry of CUDA_VISIBLE_DEVICES: a number, or how a uuid begins; -1: none. */
@@ -186,7 +183,7 @@ static int visible(int ordinal) {
 
 static int count_devices(void) {
   int n = 0;
-  while (n < MOST_DEVICES && visible(n) >= 0)
+  while (n < CUDA_DOUBLE_DEVICES && visible(n) >= 0)
     ++n;
   return n;
 }
@@ -239,10 +236,15 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
               {CUDA_ATTRIBUTE_MEMORY_CLOCK_KHZ, 2619000},
               {CUDA_ATTRIBUTE_MEMORY_BUS_BITS, 5120},
               {CUDA_ATTRIBUTE_MINOR, 0},
+
               {CUDA_ATTRIBUTE_SHARED_BYTES_OPTIN, CUDA_DOUBLE_SHARED_OPTIN}};
   (void)device;
   if (attribute == CUDA_ATTRIBUTE_MAJOR) {
     *value = cuda_double_chip();
+    return ready();
+  }
+  if (attribute == (CUdevice_attribute)CUDA_ATTRIBUTE_IPC) {
+    *value = from_environment("OPIPE_CUDA_DOUBLE_IPC", 1) != 0;
     return ready();
   }
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
@@ -272,10 +274,12 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  if (contexts[device].retained == 0)
+  if (contexts[device].retained == 0) {
     result = CUDA_INVALID_CONTEXT;
-  else if (--contexts[device].retained == 0)
+  } else if (--contexts[device].retained == 0) {
     wait_for_all("cuDevicePrimaryCtxRelease");
+    memset(contexts[device].peers, 0, sizeof contexts[device].peers);
+  }
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }
@@ -298,6 +302,44 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
   return CUDA_OK;
 }
 
+/* ---- peers ---- */
+
+/* OPIPE_CUDA_DOUBLE_PEERS: 0 none, 1 all, 2 promised and then refused. */
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+  const int n = count_devices();
+  if (device < 0 || peer < 0 || device >= n || peer >= n)
+    return ready() != CUDA_OK ? ready() : CUDA_INVALID_DEVICE;
+  *can = device != peer && !is_slice(visible(device)) && !is_slice(visible(peer)) &&
+         from_environment("OPIPE_CUDA_DOUBLE_PEERS", 0) != 0;
+  return ready();
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK || flags != 0 || peer == NULL || peer == stack[depth - 1])
+    return result != CUDA_OK ? result : CUDA_INVALID_VALUE;
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  CUcontext own = stack[depth - 1];
+  if (peer->retained == 0)
+    result = CUDA_INVALID_CONTEXT;
+  else if (from_environment("OPIPE_CUDA_DOUBLE_PEERS", 0) != 1)
+    result = CUDA_PEER_UNSUPPORTED;
+  else if (own->peers[peer->device])
+    result = CUDA_PEER_ALREADY_ENABLED;
+  else
+    own->peers[peer->device] = true;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return result;
+}
+
+int cuda_double_context_device(CUcontext context) {
+  return context == NULL ? -1 : context->device;
+}
+
+bool cuda_double_has_peer(int device, int other) {
+  return device == other || contexts[device].peers[other];
+}
+
 CUcontext cuda_double_current(void) {
   return depth == 0 ? NULL : stack[depth - 1];
 }
@@ -314,7 +356,7 @@ bool cuda_double_device(int *out_device) {
 
 /* ---- memory ---- */
 
-static block *find_block(uintptr_t first, size_t n_bytes) {
+cuda_double_block *cuda_double_find(uintptr_t first, size_t n_bytes) {
   for (block *b = blocks; b != NULL; b = b->next) {
     if (first >= b->first && n_bytes <= b->n_bytes && first - b->first <= b->n_bytes - n_bytes)
       return b;
@@ -323,8 +365,38 @@ static block *find_block(uintptr_t first, size_t n_bytes) {
 }
 
 bool cuda_double_is_device(uintptr_t first, size_t n_bytes) {
-  const block *b = find_block(first, n_bytes);
+  const block *b = cuda_double_find(first, n_bytes);
   return b != NULL && !b->pinned;
+}
+
+int cuda_double_device_of(uintptr_t first, size_t n_bytes) {
+  const block *b = cuda_double_find(first, n_bytes);
+  return b == NULL || b->pinned ? -1 : b->device;
+}
+
+int cuda_double_device(void) {
+  return stack[depth - 1]->device;
+}
+
+cuda_double_block *cuda_double_first(void) {
+  return blocks;
+}
+
+int cuda_double_place(int device) {
+  return visible(device);
+}
+
+void cuda_double_add(cuda_double_block *b) {
+  b->next = blocks;
+  blocks = b;
+}
+
+void cuda_double_remove(cuda_double_block *b) {
+  block **link = &blocks;
+  while (*link != b)
+    link = &(*link)->next;
+  *link = b->next;
+  free(b);
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
@@ -332,7 +404,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  const block *b = find_block((uintptr_t)address, 1);
+  const block *b = cuda_double_find((uintptr_t)address, 1);
   if (b != NULL && attribute == (CUpointer_attribute)CUDA_POINTER_DEVICE_ORDINAL)
     *(int *)data = b->device;
   else if (b != NULL && attribute == (CUpointer_attribute)CUDA_POINTER_MEMORY_TYPE)
@@ -343,32 +415,36 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
   return result;
 }
 
+/* Whole pages, so that other processes can be given them (peers.c). */
 static CUresult take(size_t n_bytes, bool pinned, uintptr_t *out) {
+  enum { PAGE = 4096 };
   if (n_bytes == 0)
     return CUDA_INVALID_VALUE;
+  const size_t base_bytes = (n_bytes + 3 * ZONE + PAGE - 1) / PAGE * PAGE;
   block *b = calloc(1, sizeof *b);
-  unsigned char *base = malloc(n_bytes + 3 * ZONE);
+  unsigned char *base = aligned_alloc(PAGE, base_bytes);
   if (b == NULL || base == NULL) {
     free(b);
     free(base);
     return CUDA_OUT_OF_MEMORY;
   }
-  *b = (block){.next = blocks,
-               .base = base,
+  *b = (block){.base = base,
+               .base_bytes = base_bytes,
                .n_bytes = n_bytes,
                .pinned = pinned,
-               .device = stack[depth - 1]->device};
+               .device = cuda_double_device(),
+               .fd = -1};
   b->first = ((uintptr_t)base + 2 * ZONE - 1) & ~(uintptr_t)(ZONE - 1);
-  memset(base, ZONE_BYTE, n_bytes + 3 * ZONE);
+  memset(base, ZONE_BYTE, base_bytes);
   memset((void *)b->first, FRESH_BYTE, n_bytes);
-  blocks = b;
+  cuda_double_add(b);
   *out = b->first;
   return CUDA_OK;
 }
 
 static void check_zones(const block *b) {
   const unsigned char *first = (const unsigned char *)b->first;
-  const unsigned char *end = b->base + b->n_bytes + 3 * ZONE;
+  const unsigned char *end = b->base + b->base_bytes;
   for (const unsigned char *at = b->base; at < end; ++at) {
     if (at == first)
       at += b->n_bytes;
@@ -378,27 +454,24 @@ static void check_zones(const block *b) {
 }
 
 static CUresult give(uintptr_t first, bool pinned) {
-  for (block **link = &blocks; *link != NULL; link = &(*link)->next) {
-    block *b = *link;
-    if (b->first != first || b->pinned != pinned)
-      continue;
-    if (cuda_double_uses(b->first, b->n_bytes))
-      cuda_double_die("memory is freed that queued work uses");
-    wait_for_all("freeing memory");
-    check_zones(b);
-    memset((void *)b->first, DEAD_BYTE, b->n_bytes);
-    if (pinned) {
-      --live_pinned;
-    } else {
-      live_bytes -= b->n_bytes;
-      --live_blocks;
-    }
-    *link = b->next;
-    free(b->base);
-    free(b);
-    return CUDA_OK;
+  block *b = cuda_double_find(first, 1);
+  if (b == NULL || b->first != first || b->pinned != pinned || b->opened)
+    return CUDA_INVALID_VALUE;
+  if (cuda_double_uses(b->first, b->n_bytes))
+    cuda_double_die("memory is freed that queued work uses");
+  wait_for_all("freeing memory");
+  check_zones(b);
+  cuda_double_end_export(b);
+  memset((void *)b->first, DEAD_BYTE, b->n_bytes);
+  if (pinned) {
+    --live_pinned;
+  } else {
+    live_bytes -= b->n_bytes;
+    --live_blocks;
   }
-  return CUDA_INVALID_VALUE;
+  free(b->base);
+  cuda_double_remove(b);
+  return CUDA_OK;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
@@ -476,7 +549,7 @@ typedef struct pinned {
 static pinned *pins;
 
 bool cuda_double_is_pinned(uintptr_t first, size_t n_bytes) {
-  const block *b = find_block(first, n_bytes);
+  const block *b = cuda_double_find(first, n_bytes);
   const pinned *p = pins;
   while (p != NULL && (first < p->first || first + n_bytes > p->first + p->n_bytes))
     p = p->next;
@@ -540,95 +613,6 @@ CUresult cuMemHostUnregister(void *data) {
   return result;
 }
 
-/* ---- modules ---- */
-
-/* By device: the current context's. */
-static struct CUmod_st {
-  struct CUfunc_st *functions; /* [cuda_shim_n_rows] */
-  bool loaded;
-} modules[MOST_DEVICES];
-
-static bool is_image(const unsigned char *image) {
-  static const unsigned char fat[4] = {0x50, 0xed, 0x55, 0xba};
-  return memcmp(image, fat, sizeof fat) == 0 || memcmp(image, "shim", 4) == 0;
-}
-
-CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-  CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  if (!is_image(image))
-    return CUDA_INVALID_IMAGE;
-  CUmodule made = &modules[stack[depth - 1]->device];
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  if (made->loaded)
-    cuda_double_die("a second module: the plugin has one on each device");
-  if (made->functions == NULL)
-    made->functions = calloc(cuda_shim_n_rows, sizeof *made->functions);
-  for (uint32_t i = 0; made->functions != NULL && i < cuda_shim_n_rows; ++i)
-    made->functions[i] = (struct CUfunc_st){&cuda_shim_rows[i], 0};
-  made->loaded = made->functions != NULL;
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  *module = made;
-  return made->loaded ? CUDA_OK : CUDA_OUT_OF_MEMORY;
-}
-
-CUresult cuModuleUnload(CUmodule module) {
-  const CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  cuda_double_wait_for_all("cuModuleUnload");
-  module->loaded = false;
-  return CUDA_OK;
-}
-
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-  CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  if (module != &modules[stack[depth - 1]->device] || !module->loaded)
-    return CUDA_INVALID_HANDLE;
-  for (uint32_t i = 0; i < cuda_shim_n_rows; ++i) {
-    if (strcmp(cuda_shim_rows[i].kernel, name) == 0) {
-      *function = &module->functions[i];
-      return CUDA_OK;
-    }
-  }
-  return CUDA_NOT_FOUND;
-}
-
-/* The last value counts, be it less than one before: the function is the module's, whoever asks. */
-CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  if (attribute != CUDA_FUNCTION_DYNAMIC_SHARED_BYTES || value < 0 ||
-      value > CUDA_DOUBLE_SHARED_OPTIN - CUDA_DOUBLE_SHARED_STATIC)
-    return CUDA_INVALID_VALUE;
-  __atomic_store_n(&function->most_dynamic, (uint32_t)value, __ATOMIC_RELAXED);
-  return CUDA_OK;
-}
-
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
-  CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  if (attribute == CUDA_FUNCTION_STATIC_SHARED_BYTES)
-    *value = CUDA_DOUBLE_SHARED_STATIC;
-  else if (attribute == CUDA_FUNCTION_DYNAMIC_SHARED_BYTES)
-    *value = (int)cuda_double_most_dynamic(function);
-  else if (attribute == CUDA_FUNCTION_PTX_VERSION)
-    *value = cuda_double_ptx();
-  else
-    result = CUDA_INVALID_VALUE;
-  return result;
-}
-
-uint32_t cuda_double_most_dynamic(CUfunction function) {
-  const uint32_t asked = __atomic_load_n(&function->most_dynamic, __ATOMIC_RELAXED);
-  return asked != 0 ? asked : CUDA_DOUBLE_SHARED - CUDA_DOUBLE_SHARED_STATIC;
-}
-
 /* ---- for tests ---- */
 
 void cuda_double_look(cuda_double_facts *out) {
@@ -639,8 +623,9 @@ void cuda_double_look(cuda_double_facts *out) {
   out->live_pinned = live_pinned;
   out->contexts = depth;
   out->forked = __atomic_load_n(&n_forked, __ATOMIC_RELAXED);
-  for (int i = 0; i < MOST_DEVICES; ++i)
+  for (int i = 0; i < CUDA_DOUBLE_DEVICES; ++i)
     out->retained += contexts[i].retained;
   cuda_double_count(out);
+  cuda_double_count_shared(out);
   (void)pthread_mutex_unlock(&cuda_double_lock);
 }

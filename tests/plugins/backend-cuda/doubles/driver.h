@@ -18,6 +18,9 @@
  *   - a launch that may begin while the work in front of it on the stream ends (programmatic
  *     dependent launch) stands behind a kernel, and all its threads wait (shim.hpp); one of eight
  *     runs up to there before that kernel does
+ *   - work uses memory of its stream's device, and of those that it was given access to
+ *   - memory is freed when no live process has it open, and a process' own handles are not opened
+ *     there; an event is not used once its process has destroyed it
  *   - after a fault (OPIPE_CUDA_DOUBLE_FAULT) every call answers it
  * Breaking a rule that the vendor leaves undefined is named on stderr and ends the process.
  *
@@ -25,8 +28,10 @@
  * device, 1 GiB), _FAULT (the launch that faults, counted from 1), _FAULT_RESULT (700), _SLICE (the
  * device that is a MIG slice), _KERNEL_US (what a kernel takes by its stream's clock, 5), _NAME (of
  * the chips), _ALIKE (set: the name says no device's number), _CAPTURE (1; 0: nothing can be
- * captured), _CHIP (9: compute capability 9.0), _PTX (90: that of which its kernels' PTX was; the
- * chip's); CUDA_VISIBLE_DEVICES.
+ * captured), _PEERS (0; 1: all devices reach each other's memory, 2: so they say, and access is
+ * refused), _IPC (1; 0: no device shares memory with other processes, 2: making handles is refused,
+ * 3: opening them is), _CHIP (9: compute capability 9.0), _PTX (90: that of which its kernels' PTX
+ * was; the chip's); CUDA_VISIBLE_DEVICES.
  */
 #ifndef OPIPE_TEST_CUDA_DRIVER_H_
 #define OPIPE_TEST_CUDA_DRIVER_H_
@@ -46,9 +51,9 @@ CUDA_PRODUCT_FUNCTIONS(CUDA_DOUBLE_DECLARE)
 CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
                            size_t n_bytes, double ns);
 
-/* For the double of NCCL. At the head of its stream fn(args) is asked, whenever somebody looks, until
- * it answers true: it does some of the work and never waits. Whoever waits for the stream meanwhile
- * sleeps between looks. */
+/* For the double of NCCL. At the head of its stream fn(args) is asked, whenever somebody looks,
+ * until it answers true: it does some of the work and never waits. Whoever waits for the stream
+ * meanwhile sleeps between looks. */
 void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void *args,
                       size_t n_bytes);
 /* Until then nothing else may be given to the stream; or no longer. [any-thread] */
@@ -75,6 +80,9 @@ typedef struct cuda_double_facts {
   uint64_t waits;                   /* calls that block the host until work is done */
   uint64_t pageable; /* writes and reads of memory that is not pinned: each waits so, too */
   uint64_t writes, reads, copies; /* to the device, from it, on it: calls so far */
+  uint64_t peer_copies;           /* between two devices */
+  uint64_t exported, opened;      /* memory for other processes, of other processes: now */
+  uint64_t events_opened;         /* events of other processes: now */
   uint64_t launches, queued;      /* kernels so far; entries that wait */
   uint64_t behind; /* kernels that may begin while what is in front ends: given or captured */
   uint64_t begun;  /* of those, that did */
@@ -86,6 +94,8 @@ typedef struct cuda_double_facts {
 void cuda_double_look(cuda_double_facts *out);
 /* Work of the stream comes to a stop, as behind a peer that is gone, or goes on. */
 void cuda_double_hold(CUstream stream, bool hold);
+/* The device of a context; -1: none. */
+int cuda_double_context_device(CUcontext context);
 /* A context of the host's own on top of the calling thread's stack; popped by NULL. */
 CUcontext cuda_double_current(void);
 

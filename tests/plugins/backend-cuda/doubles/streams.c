@@ -10,60 +10,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "double.h"
+#include "work.h"
 
 enum { KERNEL_US = 5, COPY_NS = 2000, MEET_NS = 10000, BEGIN_ONE_IN = 8 };
-enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_MEET, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
-
-typedef struct work {
-  struct work *next;
-  uint32_t kind;
-  CUfunction function; /* KERNEL */
-  uint32_t grid[3], block[3], shared_bytes;
-  bool behind;                    /* it may begin while what is in front ends */
-  void (*call)(const void *args); /* CALL */
-  bool (*meet)(const void *args); /* MEET */
-  bool over;                      /* it has answered true */
-  double ns;                      /* its time by the stream's clock */
-  double from_ns;                 /* the device's time that the host knew when it was queued */
-  void *to;                       /* COPY, FILL */
-  const void *from;
-  int value;
-  CUhostFn fn; /* HOST */
-  void *data;
-  CUevent event; /* RECORD, WAIT */
-  uint64_t number;
-  size_t n_bytes; /* of args; of a copy */
-  uint64_t args[];
-} work;
-
-struct CUgraph_st { /* also a CUgraphExec */
-  work *first, **last;
-  bool broken;    /* by something that cannot be captured */
-  uint32_t given; /* the kind of what it was given last */
-};
-
-struct CUstream_st {
-  CUstream next;
-  bool held, expects; /* cuda_double_hold, cuda_double_expect */
-  CUgraph captured; /* that it is given to, for now; NULL: none */
-  double ns;        /* its clock: when what it has done so far was done */
-  work *first, **last;
-  uint32_t given; /* the kind of what it was given last */
-};
-
-struct CUevent_st {
-  double ns; /* of the stream's clock when it was recorded last */
-  bool timed;
-  uint64_t n_recorded, n_done;
-  uint32_t n_queued; /* entries that name it */
-  bool destroyed;
-};
 
 static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
-static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
-static uint64_t n_writes, n_reads, n_copies, n_pageable, n_behind, n_begun;
+static uint64_t random_state, n_waits, n_launches;
+static uint64_t n_writes, n_reads, n_copies, n_peer_copies, n_pageable, n_behind, n_begun;
 /* Work that is queued from now on begins later than all that the host has been told is done. */
 static double seen_ns;
 
@@ -84,11 +38,11 @@ void cuda_double_count(cuda_double_facts *io_facts) {
   io_facts->writes = n_writes;
   io_facts->reads = n_reads;
   io_facts->copies = n_copies;
+  io_facts->peer_copies = n_peer_copies;
   io_facts->launches = n_launches;
   io_facts->behind = n_behind;
   io_facts->begun = n_begun;
-  io_facts->graph_launches = n_graph_launches;
-  io_facts->live_graphs = n_graphs;
+  cuda_double_count_graphs(io_facts);
   for (CUstream s = streams; s != NULL; s = s->next) {
     for (const work *w = s->first; w != NULL; w = w->next)
       ++io_facts->queued;
@@ -97,16 +51,36 @@ void cuda_double_count(cuda_double_facts *io_facts) {
 
 /* ---- doing ---- */
 
+/* Other processes may write and read these. */
+static uint64_t done_of(CUevent event) {
+  return __atomic_load_n(&event->state->n_done, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t recorded_of(CUevent event) {
+  return __atomic_load_n(&event->state->n_recorded, __ATOMIC_ACQUIRE);
+}
+
+static void check_event(CUevent event) {
+  if (event->opened)
+    cuda_double_state_check(event->told);
+}
+
 static bool is_ready(CUstream stream) {
   const work *w = stream->first;
   if (w == NULL || stream->held)
     return false;
-  return w->kind == WORK_MEET ? w->over : w->kind != WORK_WAIT || w->event->n_done >= w->number;
+  return w->kind == WORK_MEET ? w->over : w->kind != WORK_WAIT || done_of(w->event) >= w->number;
+}
+
+static void free_event(CUevent event) {
+  if (event->told != NULL)
+    cuda_double_state_end(event->fd, event->told, event->opened);
+  free(event);
 }
 
 static void let_go(CUevent event) {
   if (--event->n_queued == 0 && event->destroyed)
-    free(event);
+    free_event(event);
 }
 
 static void run_kernel(const work *w) {
@@ -128,7 +102,7 @@ static void see(double ns) {
 /* Streams have clocks of their own: work takes the time that it says, behind all that was done
  * before on its stream, what its stream waited for, and what the host knew when it queued it. */
 static void pass_time(CUstream stream, const work *w) {
-  const double since = w->kind == WORK_WAIT ? w->event->ns : w->from_ns;
+  const double since = w->kind == WORK_WAIT ? w->event->state->ns : w->from_ns;
   if (stream->ns < since)
     stream->ns = since;
   stream->ns += w->ns;
@@ -158,9 +132,9 @@ static void do_work(CUstream stream, const work *w) {
       cuda_double_in_host_function = false;
       break;
     case WORK_RECORD:
-      if (w->number > w->event->n_done) {
-        w->event->n_done = w->number;
-        w->event->ns = stream->ns;
+      if (w->number > done_of(w->event)) {
+        w->event->state->ns = stream->ns;
+        __atomic_store_n(&w->event->state->n_done, w->number, __ATOMIC_RELEASE);
       }
       let_go(w->event);
       break;
@@ -220,13 +194,22 @@ static bool step(void) {
   return true;
 }
 
+/* Is there a stream that waits for another process? */
+static bool awaits_others(void) {
+  for (CUstream s = streams; s != NULL; s = s->next) {
+    if (s->first != NULL && s->first->kind == WORK_WAIT && s->first->event->opened)
+      return true;
+  }
+  return false;
+}
+
 /* The lock is given up while peers are waited for. */
 static void finish(CUstream stream) {
   const struct timespec pause = {0, 50000};
   while (stream->first != NULL) {
     if (step())
       continue;
-    if (!meets())
+    if (!meets() && !awaits_others())
       cuda_double_die("streams wait for each other");
     (void)pthread_mutex_unlock(&cuda_double_lock);
     (void)nanosleep(&pause, NULL);
@@ -237,7 +220,7 @@ static void finish(CUstream stream) {
 
 /* ---- queueing ---- */
 
-static CUresult append(work ***last, const work *head, const void *args, size_t n_bytes) {
+CUresult cuda_double_append(work ***last, const work *head, const void *args, size_t n_bytes) {
   work *w = calloc(1, sizeof *w + n_bytes);
   if (w == NULL)
     return CUDA_OUT_OF_MEMORY;
@@ -263,12 +246,13 @@ static CUresult push(CUstream stream, const work *head, const void *args, size_t
   *given = head->kind;
   n_behind += head->behind;
   if (stream->captured == NULL)
-    return append(&stream->last, head, args, n_bytes);
-  if (head->kind > WORK_FILL || head->kind == WORK_MEET || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
+    return cuda_double_append(&stream->last, head, args, n_bytes);
+  if (head->kind > WORK_FILL || head->kind == WORK_MEET ||
+      cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
     stream->captured->broken = true;
     return CUDA_STREAM_CAPTURE_UNSUPPORTED;
   }
-  return append(&stream->captured->last, head, args, n_bytes);
+  return cuda_double_append(&stream->captured->last, head, args, n_bytes);
 }
 
 static bool overlaps(uintptr_t a, size_t n, uintptr_t b, size_t m) {
@@ -305,6 +289,17 @@ bool cuda_double_is_stopped(void) {
   return false;
 }
 
+/* What the arguments of a kernel or a library's call name lies where the stream's GPU gets at it.
+ */
+static void check_peers(int device, const void *args, size_t n_bytes) {
+  const uint64_t *words = args;
+  for (size_t i = 0; args != NULL && i < n_bytes / sizeof *words; ++i) {
+    const int other = cuda_double_device_of((uintptr_t)words[i], 1);
+    if (other >= 0 && !cuda_double_has_peer(device, other))
+      cuda_double_die("work uses memory of a GPU that its own does not reach");
+  }
+}
+
 static CUresult queue(CUstream stream, const work *head, const void *args, size_t n_bytes) {
   CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
@@ -312,6 +307,7 @@ static CUresult queue(CUstream stream, const work *head, const void *args, size_
   if (stream == NULL)
     return CUDA_INVALID_HANDLE; /* the plugin never uses the legacy stream */
   (void)pthread_mutex_lock(&cuda_double_lock);
+  check_peers(stream->device, args, n_bytes);
   result = push(stream, head, args, n_bytes);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
@@ -362,6 +358,9 @@ static CUresult move(void *to, const void *from, size_t bytes, bool to_device, b
       (!to_device || cuda_double_is_device((uintptr_t)to, bytes)) &&
       (!from_device || cuda_double_is_device((uintptr_t)from, bytes)) &&
       !(to_device && from_device && overlaps((uintptr_t)to, bytes, (uintptr_t)from, bytes));
+  if (inside && ((to_device && cuda_double_device_of((uintptr_t)to, bytes) != stream->device) ||
+                 (from_device && cuda_double_device_of((uintptr_t)from, bytes) != stream->device)))
+    cuda_double_die("a copy of memory that is not its stream's GPU's (cuMemcpyPeerAsync)");
   if (inside)
     ++*(to_device && from_device ? &n_copies : to_device ? &n_writes : &n_reads);
   (void)pthread_mutex_unlock(&cuda_double_lock);
@@ -381,6 +380,28 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
   return move((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes, true, true, stream);
+}
+
+/* The driver goes through the host where neither GPU reaches the other: the plugin does not ask. */
+CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                           CUcontext src_context, size_t bytes, CUstream stream) {
+  const work head = {.kind = WORK_COPY,
+                     .to = (void *)(uintptr_t)dst,
+                     .from = (const void *)(uintptr_t)src,
+                     .n_bytes = bytes,
+                     .ns = COPY_NS};
+  (void)pthread_mutex_lock(&cuda_double_lock);
+  const int to = cuda_double_device_of((uintptr_t)dst, bytes);
+  const int from = cuda_double_device_of((uintptr_t)src, bytes);
+  const bool inside = to >= 0 && from >= 0 && to == cuda_double_context_device(dst_context) &&
+                      from == cuda_double_context_device(src_context);
+  if (inside &&
+      (!cuda_double_has_peer(stream->device, to) || !cuda_double_has_peer(stream->device, from)))
+    cuda_double_die("a copy between GPUs that do not reach each other");
+  if (inside)
+    ++n_peer_copies;
+  (void)pthread_mutex_unlock(&cuda_double_lock);
+  return inside ? queue(stream, &head, NULL, 0) : CUDA_INVALID_VALUE;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t bytes, CUstream stream) {
@@ -459,6 +480,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
   }
   (void)pthread_mutex_lock(&cuda_double_lock);
   made->last = &made->first;
+  made->device = cuda_double_device();
   made->next = streams;
   streams = made;
   (void)pthread_mutex_unlock(&cuda_double_lock);
@@ -518,113 +540,10 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   if (result != CUDA_OK || flags != 0)
     return result != CUDA_OK ? result : CUDA_INVALID_VALUE;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  const work head = {.kind = WORK_WAIT, .event = event, .number = event->n_recorded};
+  const work head = {.kind = WORK_WAIT, .event = event, .number = recorded_of(event)};
+  check_event(event);
   result = push(stream, &head, NULL, 0);
   event->n_queued += result == CUDA_OK;
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  return result;
-}
-
-/* ---- graphs ---- */
-
-static void free_graph(CUgraph graph) {
-  while (graph->first != NULL) {
-    work *w = graph->first;
-    graph->first = w->next;
-    free(w);
-  }
-  free(graph);
-  --n_graphs;
-}
-
-static CUgraph new_graph(void) {
-  CUgraph graph = calloc(1, sizeof *graph);
-  if (graph != NULL) {
-    graph->last = &graph->first;
-    ++n_graphs;
-  }
-  return graph;
-}
-
-/* to += from */
-static CUresult append_all(work ***to, const struct CUgraph_st *from) {
-  CUresult result = CUDA_OK;
-  for (const work *w = from->first; w != NULL && result == CUDA_OK; w = w->next)
-    result = append(to, w, w->args, w->kind <= WORK_CALL ? w->n_bytes : 0);
-  return result;
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  CUresult result = cuda_double_enter_apart();
-  if (result != CUDA_OK)
-    return result;
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  if (stream->captured != NULL || (int)mode != CUDA_CAPTURE_THREAD_LOCAL)
-    result = CUDA_INVALID_VALUE;
-  else if ((stream->captured = new_graph()) == NULL)
-    result = CUDA_OUT_OF_MEMORY;
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  cuda_double_captures = result == CUDA_OK;
-  return result;
-}
-
-CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-  CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  *graph = stream->captured;
-  stream->captured = NULL;
-  if (*graph == NULL) {
-    result = CUDA_INVALID_VALUE;
-  } else if ((*graph)->broken) {
-    free_graph(*graph);
-    *graph = NULL;
-    result = CUDA_STREAM_CAPTURE_INVALIDATED;
-  }
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  cuda_double_captures = false;
-  return result;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
-  CUresult result = cuda_double_enter_apart();
-  if (result != CUDA_OK || flags != 0)
-    return result != CUDA_OK ? result : CUDA_INVALID_VALUE;
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  CUgraph copy = new_graph();
-  result = copy == NULL ? CUDA_OUT_OF_MEMORY : append_all(&copy->last, graph);
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  *made = (CUgraphExec)(void *)copy;
-  return result;
-}
-
-static CUresult drop(CUgraph graph) {
-  const CUresult result = cuda_double_enter();
-  if (result != CUDA_OK)
-    return result;
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  free_graph(graph);
-  (void)pthread_mutex_unlock(&cuda_double_lock);
-  return CUDA_OK;
-}
-
-CUresult cuGraphDestroy(CUgraph graph) {
-  return drop(graph);
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec made) {
-  return drop((CUgraph)(void *)made);
-}
-
-CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) {
-  CUresult result = cuda_double_enter_apart();
-  if (result != CUDA_OK)
-    return result;
-  (void)pthread_mutex_lock(&cuda_double_lock);
-  result = append_all(&stream->last, (CUgraph)(void *)made);
-  stream->given = WORK_NONE;
-  ++n_graph_launches;
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return result;
 }
@@ -632,16 +551,52 @@ CUresult cuGraphLaunch(CUgraphExec made, CUstream stream) {
 /* ---- events ---- */
 
 CUresult cuEventCreate(CUevent *event, unsigned flags) {
+  const unsigned shared = CUDA_EVENT_DISABLE_TIMING | CUDA_EVENT_INTERPROCESS;
   const CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
     return result;
-  if ((flags & ~(unsigned)CUDA_EVENT_DISABLE_TIMING) != 0)
+  if (flags != 0 && flags != CUDA_EVENT_DISABLE_TIMING && flags != shared)
     return CUDA_INVALID_VALUE;
-  *event = calloc(1, sizeof **event);
-  if (*event == NULL)
+  CUevent made = calloc(1, sizeof *made);
+  if (made == NULL)
     return CUDA_OUT_OF_MEMORY;
-  (*event)->timed = flags == 0;
+  made->timed = flags == 0;
+  made->state = &made->own;
+  made->fd = -1;
+  if (flags == shared)
+    made->state = cuda_double_state_share(&made->fd, &made->told);
+  if (made->state == NULL) {
+    free(made);
+    return CUDA_OUT_OF_MEMORY;
+  }
+  *event = made;
   return CUDA_OK;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
+  const CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  return event->told == NULL || event->opened
+             ? CUDA_INVALID_HANDLE
+             : cuda_double_state_handle(event->fd, event->told, handle);
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
+  CUresult result = cuda_double_enter();
+  if (result != CUDA_OK)
+    return result;
+  CUevent made = calloc(1, sizeof *made);
+  if (made == NULL)
+    return CUDA_OUT_OF_MEMORY;
+  made->fd = -1;
+  made->opened = true;
+  result = cuda_double_state_open(&handle, &made->state, &made->told);
+  if (result != CUDA_OK)
+    free(made);
+  else
+    *event = made;
+  return result;
 }
 
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to) {
@@ -649,9 +604,9 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to) {
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  const bool are_timed = from->timed && to->timed && from->n_recorded > 0 && to->n_recorded > 0;
-  const bool are_done = from->n_done >= from->n_recorded && to->n_done >= to->n_recorded;
-  *milliseconds = (float)((to->ns - from->ns) * 1e-6);
+  const bool are_timed = from->timed && to->timed && recorded_of(from) > 0 && recorded_of(to) > 0;
+  const bool are_done = done_of(from) >= recorded_of(from) && done_of(to) >= recorded_of(to);
+  *milliseconds = (float)((to->state->ns - from->state->ns) * 1e-6);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return !are_timed ? CUDA_INVALID_HANDLE : are_done ? CUDA_OK : CUDA_NOT_READY;
 }
@@ -665,7 +620,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
   const bool is_free = event->n_queued == 0;
   (void)pthread_mutex_unlock(&cuda_double_lock);
   if (is_free)
-    free(event);
+    free_event(event);
   return CUDA_OK;
 }
 
@@ -674,10 +629,12 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  const work head = {.kind = WORK_RECORD, .event = event, .number = event->n_recorded + 1};
+  const work head = {.kind = WORK_RECORD, .event = event, .number = recorded_of(event) + 1};
+  if (event->opened)
+    cuda_double_die("another process's event is recorded: the plugin does not");
   result = push(stream, &head, NULL, 0);
   if (result == CUDA_OK) {
-    ++event->n_recorded;
+    __atomic_store_n(&event->state->n_recorded, head.number, __ATOMIC_RELEASE);
     ++event->n_queued;
   }
   (void)pthread_mutex_unlock(&cuda_double_lock);
@@ -690,11 +647,12 @@ CUresult cuEventQuery(CUevent event) {
   if (result != CUDA_OK)
     return result;
   (void)pthread_mutex_lock(&cuda_double_lock);
-  for (uint64_t n = draw(AT_ONCE) + 1; n > 0 && event->n_done < event->n_recorded; --n)
+  check_event(event);
+  for (uint64_t n = draw(AT_ONCE) + 1; n > 0 && done_of(event) < recorded_of(event); --n)
     (void)step();
-  const bool done = event->n_done >= event->n_recorded;
-  if (done)
-    see(event->ns);
+  const bool done = done_of(event) >= recorded_of(event);
+  if (done && !event->opened) /* clocks of two processes have nothing to do with each other */
+    see(event->state->ns);
   (void)pthread_mutex_unlock(&cuda_double_lock);
   return cuda_double_fault != CUDA_OK ? cuda_double_fault : done ? CUDA_OK : CUDA_NOT_READY;
 }
