@@ -84,12 +84,12 @@ def write(models, form):
     return path
 
 
-def feeds(path, sequences):
-    """The inputs of a step, and the sizes of the free dimensions."""
+def feeds(path, sequences, past=PAST, total=PAST + 1):
+    """The inputs of a step, and the sizes of the free dimensions. past: rows of the buffers of keys; total: tokens so far"""
     import onnx
 
     rng = np.random.default_rng(1)
-    sizes = {"batch_size": sequences, "sequence_length": 1, "past_sequence_length": PAST, "total_sequence_length": PAST + 1,
+    sizes = {"batch_size": sequences, "sequence_length": 1, "past_sequence_length": past, "total_sequence_length": total,
              "kv_cache_dim": NUMBERS["head_dim"]}  # fmt: skip
     found, dims = {}, {}
     for value in onnx.load(path, load_external_data=False).graph.input:

@@ -56,54 +56,90 @@ CPU_INLINE void codes_dots_whole(const float *words, int64_t n_words, const int8
   }
 }
 
-/* The same where pairs are summed in 16 bits: so many words, and the sums are taken out. */
+/* pairs[rows][vectors] += the codes of so many words times their bytes; of 8 bits only the lower or
+ * the `high` 4. */
+CPU_INLINE void codes_pairs(const float *words, int64_t n_words, const int8_t *const *x,
+                            const int bits, const int rows, const int vectors, const int high,
+                            p16 *pairs) {
+  const int planes = bits == 8 ? 1 : 8 / bits;
+  const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
+  CPU_UNROLL(4)
+  for (int64_t i = 0; i < n_words; i++) {
+    v16 word[PANEL_VECTORS], codes[PANEL_VECTORS];
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      word[v] = v16_load(words + i * CPU_PANEL + v * 16);
+      word[v] = high ? v16_shift_bits(word[v], 4) : word[v];
+    }
+    CPU_UNROLL(4)
+    for (int s = 0; s < planes; s++) {
+      CPU_UNROLL(4)
+      for (int v = 0; v < vectors; v++) {
+        codes[v] = v16_and_bits(word[v], mask);
+        word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
+      }
+      CPU_UNROLL(8)
+      for (int r = 0; r < rows; r++) {
+        int32_t four;
+        memcpy(&four, x[r] + (i * planes + s) * 4, sizeof four);
+        CPU_UNROLL(4)
+        for (int v = 0; v < vectors; v++) {
+          pairs[r * vectors + v] = p16_dot(pairs[r * vectors + v], codes[v], four);
+        }
+      }
+    }
+  }
+}
+
+/* dot[] = the sums of words that 16 bits hold. Codes of 8 bits are read twice: two sums each would
+ * not fit the registers. */
+CPU_INLINE void codes_dots_once(const float *words, int64_t n_words, const int8_t *const *x,
+                                const int bits, const int rows, const int vectors, i16 *dot) {
+  const int n_sums = rows * vectors, parts = bits == 8 ? 2 : 1;
+  CPU_UNROLL(16)
+  for (int i = 0; i < n_sums; i++) {
+    dot[i] = i16_set(0);
+  }
+  CPU_UNROLL(2)
+  for (int high = 0; high < parts; high++) {
+    p16 pairs[CODES_SUMS_MOST];
+    CPU_UNROLL(16)
+    for (int i = 0; i < n_sums; i++) {
+      pairs[i] = p16_zero();
+    }
+    codes_pairs(words, n_words, x, bits, rows, vectors, high, pairs);
+    CPU_UNROLL(16)
+    for (int i = 0; i < n_sums; i++) {
+      dot[i] = i16_add(dot[i], p16_fold(pairs[i], high ? 16 : 1));
+    }
+  }
+}
+
+/* The same as codes_dots_whole where pairs are summed in 16 bits: so many words, and the sums are
+ * taken out. Most matrices have blocks of just so many. */
 CPU_INLINE void codes_dots_folded(const float *words, int64_t n_words, const int8_t *const *x,
                                   const int bits, const int rows, const int vectors, i16 *dot) {
-  const bool halves = bits == 8;
-  const int planes = halves ? 2 : 8 / bits, n_sums = rows * vectors;
-  const int64_t fold = halves ? CODES_FOLD : CODES_FOLD / planes;
-  const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
-  CPU_UNROLL(8)
+  const int n_sums = rows * vectors, fold = bits == 8 ? CODES_FOLD : CODES_FOLD * bits / 8;
+  if (n_words == fold) {
+    codes_dots_once(words, fold, x, bits, rows, vectors, dot);
+    return;
+  }
+  CPU_UNROLL(16)
   for (int i = 0; i < n_sums; i++) {
     dot[i] = i16_set(0);
   }
   for (int64_t from = 0; from < n_words; from += fold) {
-    const int64_t to = n_words - from < fold ? n_words : from + fold;
-    p16 pairs[CODES_SUMS_MOST][2];
+    const int64_t count = n_words - from < fold ? n_words - from : fold;
+    const int8_t *now[CODES_SUMS_MOST];
+    i16 sum[CODES_SUMS_MOST];
     CPU_UNROLL(8)
-    for (int i = 0; i < n_sums; i++) {
-      pairs[i][0] = pairs[i][1] = p16_zero();
+    for (int r = 0; r < rows; r++) {
+      now[r] = x[r] + from * (32 / bits);
     }
-    for (int64_t w = from; w < to; ++w) {
-      v16 word[PANEL_VECTORS];
-      CPU_UNROLL(4)
-      for (int v = 0; v < vectors; v++) {
-        word[v] = v16_load(words + w * CPU_PANEL + v * 16);
-      }
-      CPU_UNROLL(4)
-      for (int s = 0; s < planes; s++) {
-        const int64_t at = halves ? w * 4 : (w * planes + s) * 4;
-        CPU_UNROLL(8)
-        for (int i = 0; i < n_sums; i++) {
-          const int r = i / vectors, v = i % vectors;
-          const v16 codes = planes == 1 ? word[v] : v16_and_bits(word[v], mask);
-          int32_t four;
-          memcpy(&four, x[r] + at, sizeof four);
-          p16 *sum = &pairs[i][halves ? s : 0];
-          *sum = p16_dot(*sum, codes, four);
-        }
-        const int again = planes > 1 ? vectors : 0;
-        CPU_UNROLL(4)
-        for (int v = 0; v < again; v++) {
-          word[v] = bits == 2 ? v16_shift_bits(word[v], 2) : v16_shift_bits(word[v], 4);
-        }
-      }
-    }
-    CPU_UNROLL(8)
+    codes_dots_once(words + from * CPU_PANEL, count, now, bits, rows, vectors, sum);
+    CPU_UNROLL(16)
     for (int i = 0; i < n_sums; i++) {
-      dot[i] = i16_add(dot[i], p16_fold(pairs[i][0], 1));
-      if (halves)
-        dot[i] = i16_add(dot[i], p16_fold(pairs[i][1], 16));
+      dot[i] = i16_add(dot[i], sum[i]);
     }
   }
 }

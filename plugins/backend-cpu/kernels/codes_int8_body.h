@@ -8,34 +8,46 @@
 #include "codes_byte_row_body.h"
 #include "quantize_body.h"
 
-enum { CODES_INT8_ROWS = 4 };
+/* Rows of a tile, whose sums are in registers; rows that read a panel together. */
+enum { CODES_INT8_ROWS = 4, CODES_INT8_MOST = 16 };
 enum { CODES_INT8_VECTORS = (P16_VECTORS + 1) / 2 }; /* of columns, that several rows take */
 /* Rows of integers: as many as there are registers for; they read the codes less often. */
 enum { CODES_INTEGER_ROWS = P16_IS_WHOLE && P16_VECTORS == 4 ? 8 : CODES_INT8_ROWS };
 
 /* ---- rows of A ---- */
 
-/* Bytes of so many steps, in the order of words and planes. */
-CPU_INLINE void codes_order_bytes(const int8_t *bytes, int64_t steps, const int planes,
-                                  int8_t *out) {
-  for (int64_t w = 0; w < steps; w += 4 * planes) {
-    CPU_UNROLL(4)
-    for (int s = 0; s < planes; s++) {
-      CPU_UNROLL(4)
-      for (int i = 0; i < 4; i++) {
-        out[w + s * 4 + i] = bytes[w + i * planes + s];
-      }
-    }
+/* The bytes at even places of 8, then the others. */
+CPU_INLINE uint64_t codes_parted(uint64_t bytes) {
+  uint64_t half[2] = {bytes & UINT64_C(0x00ff00ff00ff00ff),
+                      bytes >> 8 & UINT64_C(0x00ff00ff00ff00ff)};
+  CPU_UNROLL(2)
+  for (int i = 0; i < 2; i++) {
+    half[i] = (half[i] | half[i] >> 8) & UINT64_C(0x0000ffff0000ffff);
+    half[i] = (half[i] | half[i] >> 16) & UINT64_C(0x00000000ffffffff);
   }
+  return half[0] | half[1] << 32;
 }
 
-/* One block of a row: bytes in the order of words and planes, zero behind `steps`. */
-CPU_STATIC void codes_round_block(const cpu_codes *form, const float *a, int64_t steps, int8_t *out,
+/* 16 bytes in the order of words and planes: with two planes those of 8 at even places come first,
+ * with four every fourth byte of 16. */
+CPU_INLINE void codes_order_bytes(const uint8_t *bytes, const int planes, uint8_t *out) {
+  uint64_t two[2];
+  memcpy(two, bytes, sizeof two);
+  CPU_UNROLL(2)
+  for (int i = 1; i < planes; i *= 2) {
+    const uint64_t low = codes_parted(two[0]), high = codes_parted(two[1]);
+    two[0] = planes == 2 ? low : (low & UINT64_C(0xffffffff)) | high << 32;
+    two[1] = planes == 2 ? high : low >> 32 | (high & UINT64_C(0xffffffff00000000));
+  }
+  memcpy(out, two, sizeof two);
+}
+
+/* One block of a row: bytes in the order of words and planes (a constant), zero behind `steps` up
+ * to whole runs of 16. */
+CPU_INLINE void codes_round_block(const float *a, int64_t steps, const int planes, uint8_t *out,
                                   codes_row_head *head) {
-  int8_t bytes[CODES_INT8_BLOCK];
   v16 most = v16_zero(), wrong = v16_zero(); /* wrong: NaN where a number is none, or infinite */
-  const int64_t padded = (steps + 15) / 16 * 16;
-  for (int64_t i = 0; i < padded; i += 16) {
+  for (int64_t i = 0; i < steps; i += 16) {
     const v16 x = v16_load_part_or(a + i, steps - i, 0.0f);
     most = v16_max(most, v16_abs(x));
     wrong = v16_fma(x, v16_zero(), wrong);
@@ -46,23 +58,14 @@ CPU_STATIC void codes_round_block(const cpu_codes *form, const float *a, int64_t
   const v16 one = v16_set(usable ? 1.0f / scale : 0.0f),
             shift = v16_set(12582912.0f); /* 1.5 * 2^23 */
   v16 sum = v16_zero();                   /* of integers: exact in any order */
-  for (int64_t i = 0; usable && i < padded; i += 16) {
+  for (int64_t i = 0; i < steps; i += 16) {
     const v16 x = v16_mul(v16_load_part_or(a + i, steps - i, 0.0f), one);
-    const v16 rounded = v16_sub(v16_add(x, shift), shift);
-    float whole[16];
-    v16_store(whole, rounded);
+    const v16 rounded = usable ? v16_sub(v16_add(x, shift), shift) : v16_zero();
+    uint8_t bytes[16];
     sum = v16_add(sum, rounded);
-    for (int l = 0; l < 16; ++l)
-      bytes[i + l] = (int8_t)whole[l];
+    v16_store_bytes(bytes, rounded);
+    codes_order_bytes(bytes, planes, out + i);
   }
-  if (!usable)
-    memset(bytes, 0, (size_t)padded);
-  if (form->bits == 2)
-    codes_order_bytes(bytes, steps, 4, out);
-  else if (form->bits == 4)
-    codes_order_bytes(bytes, steps, 2, out);
-  else
-    codes_order_bytes(bytes, steps, 1, out);
   head->scale = finite ? (usable ? scale : 0.0f) : NAN;
   head->sum = v16_sum(sum);
 }
@@ -73,10 +76,16 @@ CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t 
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     char *row = (char *)out + r * row_bytes;
     codes_row_head *head = (codes_row_head *)(void *)row;
-    int8_t *bytes = (int8_t *)row + heads;
+    uint8_t *bytes = (uint8_t *)row + heads;
     for (int64_t k = 0; k < form->k; k += form->block, ++head) {
+      const float *from = a + r * a_stride + k;
       const int64_t steps = form->k - k < form->block ? form->k - k : form->block;
-      codes_round_block(form, a + r * a_stride + k, steps, bytes, head);
+      if (form->bits == 2)
+        codes_round_block(from, steps, 4, bytes, head);
+      else if (form->bits == 4)
+        codes_round_block(from, steps, 2, bytes, head);
+      else
+        codes_round_block(from, steps, 1, bytes, head);
       bytes += codes_word_bytes(form, steps) / (CPU_PANEL * 4) * (32 / (int64_t)form->bits);
     }
   }
@@ -84,12 +93,39 @@ CPU_STATIC void codes_round_rows(const cpu_codes *form, const float *a, int64_t 
 
 /* ---- the product ---- */
 
-/* sum[rows][64] += one block, so many vectors of columns at a time. */
+/* Rounded rows of A, from the block on that is multiplied. */
+typedef struct codes_int8_rows {
+  const char *head; /* of the first row's block; those of the others lie `stride` behind */
+  const char *bytes;
+  int64_t stride;
+} codes_int8_rows;
+
+/* Lines of blocks to come, to the second-level cache. */
+CPU_INLINE void codes_int8_fetch(const codes_place *place, int64_t n_words) {
+  enum { AHEAD = 4096, LINE = 64 };
+  const char *end = place->words + n_words * CPU_PANEL * 4;
+  for (const char *at = place->block; at < end; at += LINE)
+    v16_prefetch_l2(at + AHEAD);
+}
+
+/* sum[rows][64] += one block, so many vectors of columns at a time. One zero for all is taken off
+ * the exact sums at once. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
-                                 const codes_row_head *const *head, const int8_t *const *x,
-                                 float *sum, const int bits, const int rows, const int vectors) {
+                                 const codes_int8_rows *a, float *sum, const int bits,
+                                 const int rows, const int vectors) {
   const char *zeros = place->block + codes_scale_bytes(form);
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
+  const bool one = form->zeros == CPU_ZEROS_ONE;
+  const int8_t *x[CODES_INT8_ROWS];
+  float row_scale[CODES_INT8_ROWS],
+      row_zero[CODES_INT8_ROWS]; /* row_zero: times its sum, where there is one zero */
+  CPU_UNROLL(4)
+  for (int r = 0; r < rows; r++) {
+    const codes_row_head *head = (const codes_row_head *)(const void *)(a->head + r * a->stride);
+    x[r] = (const int8_t *)(a->bytes + r * a->stride);
+    row_scale[r] = head->scale;
+    row_zero[r] = one ? (float)-form->zero * head->sum : head->sum;
+  }
   for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
     i16 dot[CODES_SUMS_MOST];
     codes_dots((const float *)(const void *)place->words + first, n_words, x, bits, rows, vectors,
@@ -98,59 +134,62 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
     for (int v = 0; v < vectors; v++) {
       const int64_t column = first + v * 16;
       const v16 scale = codes_number(form, place->block, column);
-      const v16 zero = codes_zero(form, zeros, column);
+      const v16 zero = one ? v16_zero() : v16_neg(codes_zero(form, zeros, column));
       CPU_UNROLL(4)
       for (int r = 0; r < rows; r++) {
         float *to = sum + r * CPU_PANEL + column;
-        const v16 exact = i16_to_float(dot[r * vectors + v]);
-        const v16 whole = v16_fma(v16_neg(zero), v16_set(head[r]->sum), exact);
-        const v16 both = v16_mul(v16_set(head[r]->scale), scale);
+        const v16 exact = i16_to_float(dot[r * vectors + v]), all = v16_set(row_zero[r]);
+        const v16 whole = one ? v16_add(all, exact) : v16_fma(zero, all, exact);
+        const v16 both = v16_mul(v16_set(row_scale[r]), scale);
         v16_store(to, v16_fma(whole, both, v16_load(to)));
       }
     }
   }
 }
 
-#define CODES_INT8(bits)                                                                       \
-  CPU_STATIC void codes_int8_##bits(const cpu_codes *form, const codes_place *place,           \
-                                    const codes_row_head *const *head, const int8_t *const *x, \
-                                    float *sum) {                                              \
-    codes_int8_block(form, place, head, x, sum, bits, CODES_INT8_ROWS, CODES_INT8_VECTORS);    \
-  }
-CODES_INT8(2)
-CODES_INT8(4)
-CODES_INT8(8)
+typedef void (*codes_int8_tile)(const cpu_codes *form, const codes_place *place,
+                                const codes_int8_rows *a, float *sum);
 
-/* Up to CODES_INT8_ROWS rows of one panel, with their epilogue; fewer stand for themselves again
- * and again. */
+#define CODES_INT8(bits, rows)                                                                \
+  CPU_STATIC void codes_int8_##bits##_##rows(const cpu_codes *form, const codes_place *place, \
+                                             const codes_int8_rows *a, float *sum) {          \
+    codes_int8_block(form, place, a, sum, bits, rows, CODES_INT8_VECTORS);                    \
+  }
+#define CODES_INT8_EACH(bits) CODES_INT8(bits, 2) CODES_INT8(bits, 3) CODES_INT8(bits, 4)
+CODES_INT8_EACH(2)
+CODES_INT8_EACH(4)
+CODES_INT8_EACH(8)
+#define CODES_INT8_TILES(bits) \
+  { codes_int8_##bits##_2, codes_int8_##bits##_3, codes_int8_##bits##_4 }
+
+/* 2 to CODES_INT8_MOST rows of one panel, with their epilogue: block by block, so that memory is
+ * read once. */
 CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_range rows) {
+  static const codes_int8_tile all[3][CODES_INT8_ROWS - 1] = {
+      CODES_INT8_TILES(2), CODES_INT8_TILES(4), CODES_INT8_TILES(8)};
   const cpu_codes *form = p->form;
+  const codes_int8_tile *tile = all[form->bits == 2 ? 0 : form->bits == 4 ? 1 : 2];
   const int64_t count = rows.end - rows.begin, column = panel * CPU_PANEL;
   const int64_t columns = form->n - column < CPU_PANEL ? form->n - column : CPU_PANEL;
+  const int64_t n_tiles = (count + CODES_INT8_ROWS - 1) / CODES_INT8_ROWS;
+  const int64_t per_word = 32 / (int64_t)form->bits, stride = codes_row_bytes(form);
   const char *codes = (const char *)p->packed + panel * codes_panel_bytes(form);
-  const codes_row_head *head[CODES_INT8_ROWS];
-  const int8_t *x[CODES_INT8_ROWS];
-  float sum[CODES_INT8_ROWS * CPU_PANEL];
-  memset(sum, 0, sizeof sum);
-  for (int64_t r = 0; r < CODES_INT8_ROWS; ++r) {
-    const int64_t row = rows.begin + (r < count ? r : 0);
-    const char *from = (const char *)p->rounded + row * codes_row_bytes(form);
-    head[r] = (const codes_row_head *)(const void *)from;
-    x[r] = (const int8_t *)from + codes_row_heads(form);
-  }
+  const char *head = (const char *)p->rounded + rows.begin * stride;
+  const char *bytes = head + codes_row_heads(form);
+  float sum[CODES_INT8_MOST * CPU_PANEL];
+  memset(sum, 0, (size_t)count * CPU_PANEL * sizeof *sum);
   for (int64_t k = 0; k < form->k;) {
     const codes_place place = codes_place_of(form, codes, k, form->k);
-    if (form->bits == 2)
-      codes_int8_2(form, &place, head, x, sum);
-    else if (form->bits == 4)
-      codes_int8_4(form, &place, head, x, sum);
-    else
-      codes_int8_8(form, &place, head, x, sum);
-    const int64_t per_word = 32 / (int64_t)form->bits;
-    for (int64_t r = 0; r < CODES_INT8_ROWS; ++r) {
-      x[r] += (place.steps + per_word - 1) / per_word * per_word;
-      ++head[r];
+    const int64_t n_words = (place.steps + per_word - 1) / per_word;
+    codes_int8_fetch(&place, n_words);
+    for (int64_t t = 0, r = 0; t < n_tiles; ++t) {
+      const int64_t height = (count - r + n_tiles - t - 1) / (n_tiles - t);
+      const codes_int8_rows a = {head + r * stride, bytes + r * stride, stride};
+      tile[height - 2](form, &place, &a, sum + r * CPU_PANEL);
+      r += height;
     }
+    head += sizeof(codes_row_head);
+    bytes += n_words * per_word;
     k += place.steps;
   }
   if (p->epilogue != NULL)
@@ -164,9 +203,9 @@ CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_
 CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, cpu_range rows) {
   const codes_byte_row row = codes_byte_row_of(p->form);
   for (int64_t j = panels.begin; j < panels.end; ++j) {
-    for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_ROWS) {
+    for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_MOST) {
       const int64_t left = rows.end - i;
-      const int64_t end = left < CODES_INT8_ROWS ? rows.end : i + CODES_INT8_ROWS;
+      const int64_t end = left < CODES_INT8_MOST ? rows.end : i + CODES_INT8_MOST;
       if (left == 1)
         row(p, j, i);
       else

@@ -168,12 +168,16 @@ CPU_INLINE p16 p16_zero(void) {
 CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
   const __m256i x = _mm256_set1_epi32(four);
 #if defined(__AVXVNNI__)
-  return (p16){_mm256_dpbusd_avx_epi32(a.lo, _mm256_castps_si256(bytes.lo), x),
-               _mm256_dpbusd_avx_epi32(a.hi, _mm256_castps_si256(bytes.hi), x)};
+  a.lo = _mm256_dpbusd_avx_epi32(a.lo, _mm256_castps_si256(bytes.lo), x);
+  a.hi = _mm256_dpbusd_avx_epi32(a.hi, _mm256_castps_si256(bytes.hi), x);
 #else
-  return (p16){_mm256_add_epi16(a.lo, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.lo), x)),
-               _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.hi), x))};
+  a.lo = _mm256_add_epi16(a.lo, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.lo), x));
+  a.hi = _mm256_add_epi16(a.hi, _mm256_maddubs_epi16(_mm256_castps_si256(bytes.hi), x));
 #endif
+  /* Sums stay in the order in which they are written: regrouped, they would not fit the
+   * registers. */
+  __asm__("" : "+x"(a.lo), "+x"(a.hi));
+  return a;
 }
 
 /* The sum of every lane, times `weight`. */

@@ -153,11 +153,12 @@ CPU_INLINE p16 p16_dot(p16 a, v16 bytes, int32_t four) {
 #if defined(__AVX512VNNI__)
   a = _mm512_dpbusd_epi32(a, _mm512_castps_si512(bytes), _mm512_set1_epi32(four));
   __asm__("" : "+v"(a)); /* gcc 12 would keep copies of a loop's sums in memory */
-  return a;
 #else
-  return _mm512_add_epi16(
-      a, _mm512_maddubs_epi16(_mm512_castps_si512(bytes), _mm512_set1_epi32(four)));
+  const __m512i x = _mm512_set1_epi32(four);
+  a = _mm512_add_epi16(a, _mm512_maddubs_epi16(_mm512_castps_si512(bytes), x));
+  __asm__("" : "+v"(a)); /* see vec_avx2.h */
 #endif
+  return a;
 }
 
 /* The sum of every lane, times `weight`. */
