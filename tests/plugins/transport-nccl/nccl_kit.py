@@ -10,6 +10,7 @@ import tempfile
 SOURCE = os.environ["OPIPE_SOURCE_DIR"]
 sys.path.insert(0, os.path.join(SOURCE, "tests", "cli"))
 from command import BUILD, DATA, need_command  # noqa: E402
+from equal import SCHEDULES  # noqa: E402,F401
 from small import write_data, write_model  # noqa: E402
 from team_jobs import SLOW, TRAIN, Job  # noqa: E402
 
@@ -51,7 +52,7 @@ def words_of(name, folder):
 
 
 def counts(path):
-    """What the processes' doubles counted, a dictionary each."""
+    """The counts of the processes' doubles, a dictionary each."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
