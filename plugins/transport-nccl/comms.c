@@ -87,7 +87,7 @@ opipe_status nccl_comm_make(opipe_endpoint *e, nccl_comm *comm, opipe_error *err
 }
 
 void nccl_comms_poll(opipe_endpoint *e) {
-  for (nccl_comm *comm = e->comms; comm != NULL && !e->aborted; comm = comm->next) {
+  for (nccl_comm *comm = e->comms; comm != NULL && !e->aborts; comm = comm->next) {
     ncclResult_t state = NCCL_FINE;
     if (comm->state != NCCL_COMM_STANDS || comm->comm == NULL)
       continue;
@@ -114,7 +114,7 @@ static bool comes_about(const opipe_endpoint *e, const nccl_comm *comm, uint64_t
 
 bool nccl_comms_finish(opipe_endpoint *e, uint64_t until_ns) {
   const nccl_calls *nccl = &e->world->library->nccl;
-  if (e->aborted || nccl_push(e, NULL) < 0)
+  if (e->aborts || nccl_push(e, NULL) < 0)
     return false;
   bool all = true;
   for (nccl_comm *comm = e->comms; comm != NULL && all; comm = comm->next) {

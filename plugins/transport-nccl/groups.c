@@ -29,14 +29,14 @@ static opipe_status build(opipe_group *g, const opipe_collective_params *p, opip
   if (status < 0)
     return status;
   status = find_roots(g, p->ranks, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = machine_round_open(&g->round, host, e->rank, e->backend, e->device, e->lane, err);
-  }
   if (status == OPIPE_OK && nccl_window_bytes(g) != 0)
     status = nccl_memory_make(e, NCCL_SCRATCH, &e->scratch, &e->scratch_buffer, err);
-  if (status == OPIPE_OK && e->world->options.check) {
-    g->heads = nccl_new(host, "a group", bytes_of_heads(g), err);
-    status = g->heads == NULL ? OPIPE_E_NOMEM : OPIPE_OK;
+  if (status == OPIPE_OK && e->world->options.check) { /* pinned: reading waits for nothing */
+    void *heads = NULL;
+    status = e->backend->host_alloc(e->device, bytes_of_heads(g), &heads, err);
+    g->heads = heads;
   }
   return status;
 }
@@ -68,7 +68,7 @@ static opipe_status open_group(opipe_group *g, const opipe_collective_params *p,
 static void free_parts(opipe_group *g) {
   const opipe_host *host = g->endpoint->world->host;
   if (g->heads != NULL)
-    nccl_delete(host, g->heads, bytes_of_heads(g));
+    g->endpoint->backend->host_free(g->endpoint->device, g->heads);
   if (g->round.spans != NULL)
     machine_round_close(&g->round);
   nccl_delete(host, g->roots, g->n * sizeof *g->roots);
@@ -79,6 +79,9 @@ static void leave(opipe_group *g) {
   (void)pthread_mutex_lock(&e->lock);
   if (e->busy == g)
     e->busy = NULL;
+  (void)pthread_mutex_unlock(&e->lock);
+  nccl_leave(e, g->last);
+  (void)pthread_mutex_lock(&e->lock);
   opipe_group **at = &e->groups;
   while (*at != g)
     at = &(*at)->next;

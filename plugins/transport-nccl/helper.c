@@ -6,7 +6,7 @@
 
 #include "world.h"
 
-enum { LOOK_NS = 50000000, NUDGE_NS = 100000, ORDERLY_NS = 2000000000 };
+enum { LOOK_NS = 50000000, NUDGE_NS = 100000 };
 
 static struct timespec at(uint64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
@@ -20,29 +20,34 @@ void nccl_helper_wake(opipe_endpoint *e) {
 /* Is what the lane has to be ended? A world that was closed in order has some time. */
 static bool is_to_abort(opipe_endpoint *e) {
   opipe_world *world = e->world;
-  if (e->aborted || nccl_check(world, NULL) == OPIPE_OK)
+  if (e->aborts || nccl_check(world, NULL) == OPIPE_OK)
     return false;
   if (atomic_load(&world->orderly) == 0)
     return true;
-  return machine_now_ns() - world->end_ns > ORDERLY_NS &&
-         nccl_done(e, e->n_launches, NULL) != OPIPE_OK;
+  return machine_now_ns() - world->end_ns > NCCL_CLOSE_NS &&
+         nccl_settle(e, e->n_launches) != OPIPE_OK;
 }
 
 /* The lock is held, but while communicators are aborted: others find the world ended, and leave
  * them alone. */
 static void abort_all(opipe_endpoint *e) {
-  e->aborted = true;
-  if (e->world->options.records && atomic_load(&e->world->orderly) == 0)
+  e->aborts = true;
+  if (e->world->options.records && nccl_check(e->world, NULL) < 0 &&
+      atomic_load(&e->world->orderly) == 0)
     nccl_write_records(e);
   (void)pthread_mutex_unlock(&e->lock);
   nccl_comms_abort(e);
   (void)pthread_mutex_lock(&e->lock);
   for (nccl_comm *comm = e->comms; comm != NULL; comm = comm->next)
     comm->comm = NULL;
+  e->launching = NULL;
+  ++e->n_launches; /* the last launch may have no mark: this one is behind it */
+  (void)nccl_mark(e, NULL);
+  e->aborted = true;
 }
 
 static void look(opipe_endpoint *e) {
-  nccl_hear_end(e->world);
+  nccl_hear_end(e, false);
   if (nccl_check(e->world, NULL) == OPIPE_OK && e->launching == NULL)
     nccl_comms_poll(e);
   if (is_to_abort(e))
@@ -71,17 +76,13 @@ static void *help(void *arg) {
       (void)pthread_cond_timedwait(&e->work, &e->lock, &until);
     }
   }
-  if (!e->aborted && nccl_check(e->world, NULL) < 0 && atomic_load(&e->world->orderly) == 0)
+  if (!e->aborts && nccl_check(e->world, NULL) < 0 && atomic_load(&e->world->orderly) == 0)
     look(e);
   bool left = false;
   for (const nccl_comm *comm = e->comms; comm != NULL; comm = comm->next)
     left = left || comm->comm != NULL;
-  if (left && !e->aborted) { /* they do not end in order */
-    e->aborted = true;
-    (void)pthread_mutex_unlock(&e->lock);
-    nccl_comms_abort(e);
-    (void)pthread_mutex_lock(&e->lock);
-  }
+  if (left && !e->aborts) /* they do not end in order */
+    abort_all(e);
   (void)pthread_mutex_unlock(&e->lock);
   return NULL;
 }

@@ -20,9 +20,10 @@ static void fail(opipe_endpoint *e, const nccl_comm *comm, const char *call, ncc
   const char *more = comm->comm == NULL ? "" : nccl->last_error(comm->comm);
   nccl_version_text(e->world->library->version, version);
   for (uint32_t i = 0; i < comm->n && n + 8 < sizeof others; ++i) {
-    if (i != comm->index)
-      n += (size_t)snprintf(others + n, sizeof others - n, "%s%u", n == 0 ? "" : ", ",
-                            comm->ranks[i]);
+    if (i == comm->index)
+      continue;
+    n +=
+        (size_t)snprintf(others + n, sizeof others - n, "%s%u", n == 0 ? "" : ", ", comm->ranks[i]);
   }
   (void)opipe_fail(err, result == NCCL_REMOTE ? OPIPE_E_PEER : OPIPE_E_DEVICE,
                    "rank %u: NCCL %s: %s, %s with rank%s %s: %s%s%.160s", e->rank, version, call,
@@ -39,8 +40,13 @@ opipe_status nccl_fine(opipe_endpoint *e, const nccl_comm *comm, const char *cal
     return OPIPE_OK;
   if (result == NCCL_IN_PROGRESS)
     return OPIPE_PENDING;
+  if (result == NCCL_REMOTE) /* a rank that has ended the world said why before it left */
+    nccl_hear_end(e, true);
+  opipe_status status = nccl_check(e->world, err);
+  if (status < 0)
+    return status;
   fail(e, comm, call, result, &own);
-  const opipe_status status = own.status;
+  status = own.status;
   nccl_end(e->world, e->rank, &own, true);
   if (err != NULL) {
     const uint32_t size = err->struct_size;
@@ -67,7 +73,7 @@ void nccl_pop(const opipe_endpoint *e) {
 
 opipe_status nccl_launch_begin(opipe_endpoint *e, opipe_error *err) {
   opipe_status status = nccl_check(e->world, err);
-  if (status == OPIPE_OK && (e->aborted || e->launching != NULL))
+  if (status == OPIPE_OK && (e->aborts || e->launching != NULL))
     status = opipe_fail(err, OPIPE_E_INTERNAL, "rank %u: a launch within another", e->rank);
   if (status == OPIPE_OK)
     status = nccl_push(e, err);
@@ -120,20 +126,51 @@ opipe_status nccl_done(opipe_endpoint *e, uint64_t number, opipe_error *err) {
   return e->n_done >= number ? OPIPE_OK : OPIPE_PENDING;
 }
 
-opipe_status nccl_settle(opipe_endpoint *e) {
+opipe_status nccl_settle(opipe_endpoint *e, uint64_t number) {
   ncclResult_t state = NCCL_FINE;
-  opipe_status status = e->aborted ? OPIPE_E_PEER : OPIPE_OK;
-  if (status == OPIPE_OK && e->launching != NULL) {
+  if (e->aborts && !e->aborted)
+    return OPIPE_PENDING;
+  if (e->launching != NULL) {
     const ncclResult_t asked = e->world->library->nccl.async_error(e->launching->comm, &state);
-    if (asked == NCCL_FINE && state == NCCL_IN_PROGRESS)
-      return OPIPE_PENDING;
-    status = asked == NCCL_FINE && state == NCCL_FINE ? OPIPE_OK : OPIPE_E_DEVICE;
-    if (status == OPIPE_OK) {
-      e->launching = NULL;
-      status = nccl_mark(e, NULL);
-    }
+    if (asked != NCCL_FINE || state != NCCL_FINE)
+      return OPIPE_PENDING; /* where it has failed the helper ends it */
+    e->launching = NULL;
+    const opipe_status status = nccl_mark(e, NULL);
+    if (status < 0)
+      return status;
   }
-  return status < 0 ? status : nccl_done(e, e->n_launches, NULL);
+  return nccl_done(e, number, NULL);
+}
+
+/* Until the clock shows until_ns. */
+static opipe_status wait_for(opipe_endpoint *e, uint64_t number, uint64_t until_ns) {
+  const struct timespec pause = {.tv_nsec = 100000};
+  opipe_status status = OPIPE_PENDING;
+  for (;;) {
+    (void)pthread_mutex_lock(&e->lock);
+    status = nccl_settle(e, number);
+    (void)pthread_mutex_unlock(&e->lock);
+    if (status != OPIPE_PENDING || machine_now_ns() >= until_ns)
+      return status;
+    (void)nanosleep(&pause, NULL);
+  }
+}
+
+void nccl_leave(opipe_endpoint *e, uint64_t number) {
+  opipe_error why = OPIPE_ERROR_INIT;
+  if (number == 0 || e->given_up)
+    return;
+  opipe_status status = wait_for(e, number, machine_now_ns() + NCCL_CLOSE_NS);
+  if (status != OPIPE_PENDING)
+    return;
+  if (nccl_check(e->world, NULL) == OPIPE_OK) {
+    (void)opipe_fail(&why, OPIPE_E_PEER,
+                     "rank %u closes a stream or group whose launch %llu does not end", e->rank,
+                     (unsigned long long)number);
+    nccl_end(e->world, e->rank, &why, true);
+  }
+  status = wait_for(e, number, machine_now_ns() + NCCL_CLOSE_NS);
+  e->given_up = status == OPIPE_PENDING;
 }
 
 opipe_status nccl_go_on(opipe_endpoint *e, opipe_error *err) {

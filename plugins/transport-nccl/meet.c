@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Notes on the board. Each rank leaves one, in as many parts as it takes: its NCCL, its GPU, how
- * many streams and groups it has opened with whom, and a hash of them. What does not fit together
- * is refused before NCCL is asked, since it would wait, or end the process.
+ * many streams and groups it has opened with whom, and a hash of them. Notes that do not fit
+ * together are refused before NCCL is asked, since it would wait, or end the process.
  */
 #include "world.h"
 
@@ -103,7 +103,7 @@ static opipe_status post(opipe_endpoint *e, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* ---- those of others ---- */
+/* ---- the others' ---- */
 
 static opipe_status check_head(const opipe_endpoint *e, uint32_t rank, const note *n,
                                uint64_t n_bytes, opipe_error *err) {
@@ -259,25 +259,43 @@ opipe_status nccl_find_id(opipe_endpoint *e, const nccl_comm *comm, ncclUniqueId
 
 /* ---- the end ---- */
 
-static const char end_key[] = "nccl/end";
+enum { HEARS = 64 }; /* ranks of which one look hears */
 
-void nccl_post_end(opipe_world *world, uint32_t rank, const opipe_error *why) {
-  end_note end = {.magic = MAGIC, .rank = rank, .status = why->status};
-  if (world->board == NULL)
-    return;
-  (void)snprintf(end.text, sizeof end.text, "%.*s", NCCL_TEXT - 1, why->message);
-  (void)world->board->post(world->board->ctx, end_key, &end, sizeof end, NULL);
+static void key_of_end(uint32_t rank, char out[OPIPE_BOARD_KEY]) {
+  (void)snprintf(out, OPIPE_BOARD_KEY, "nccl/end/%u", rank);
 }
 
-void nccl_hear_end(opipe_world *world) {
+/* The first reason of this process, under a key of its rank. */
+void nccl_post_end(opipe_world *world, uint32_t own, uint32_t rank, const opipe_error *why) {
+  end_note end = {.magic = MAGIC, .rank = rank, .status = why->status};
+  char key[OPIPE_BOARD_KEY];
+  if (world->board == NULL)
+    return;
+  key_of_end(own, key);
+  (void)snprintf(end.text, sizeof end.text, "%.*s", NCCL_TEXT - 1, why->message);
+  (void)world->board->post(world->board->ctx, key, &end, sizeof end, NULL);
+}
+
+static void hear_end(opipe_world *world, uint32_t rank) {
   end_note end;
   uint64_t n_bytes = sizeof end;
   opipe_error why = OPIPE_ERROR_INIT;
-  if (world->board == NULL || atomic_load(&world->ended) != 0 ||
-      world->board->look(world->board->ctx, end_key, &end, &n_bytes, NULL) != OPIPE_OK ||
+  char key[OPIPE_BOARD_KEY];
+  key_of_end(rank, key);
+  if (world->board->look(world->board->ctx, key, &end, &n_bytes, NULL) != OPIPE_OK ||
       n_bytes != sizeof end || end.magic != MAGIC)
     return;
   end.text[sizeof end.text - 1] = '\0';
   (void)opipe_fail(&why, end.status, "%s", end.text);
   nccl_end(world, end.rank, &why, false);
+}
+
+void nccl_hear_end(opipe_endpoint *e, bool of_all) {
+  opipe_world *world = e->world;
+  const uint32_t n = world->n_ranks, most = of_all || n < HEARS ? n : (uint32_t)HEARS;
+  for (uint32_t i = 0; i < most && world->board != NULL && atomic_load(&world->ended) == 0; ++i) {
+    e->hears = (e->hears + 1) % n;
+    if (e->hears != e->rank)
+      hear_end(world, e->hears);
+  }
 }

@@ -248,8 +248,11 @@ static opipe_status start(opipe_endpoint *e, opipe_error *err) {
   if (status < 0)
     return status;
   batch->launch = e->n_launches;
-  for (uint32_t i = 0; i < batch->n; ++i)
+  for (uint32_t i = 0; i < batch->n; ++i) {
     nccl_noted(e, batch->ops[i].record, batch->launch);
+    if (batch->ops[i].stream != NULL)
+      batch->ops[i].stream->launch = batch->launch;
+  }
   batch->state = NCCL_BATCH_LAUNCHES;
   return nccl_go_on_soon(e, err);
 }

@@ -62,6 +62,7 @@ void nccl_stream_close(opipe_stream *stream) {
   if (stream == NULL || nccl_is_child(stream->endpoint->world))
     return;
   opipe_endpoint *e = stream->endpoint;
+  nccl_leave(e, stream->launch);
   (void)pthread_mutex_lock(&e->lock);
   nccl_batch_forget(stream);
   opipe_stream **at = &e->streams;

@@ -224,7 +224,7 @@ opipe_status nccl_window_launch(opipe_group *g, opipe_error *err) {
     (void)walk(g, g->first, call_piece, &status, err);
   status = nccl_launch_end(e, g->comm, status, err);
   g->flying = status >= 0;
-  g->launch = e->n_launches;
+  g->launch = g->last = e->n_launches;
   nccl_noted(e, g->record, g->launch);
   return status;
 }

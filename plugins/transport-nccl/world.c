@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-enum { ALIGN = 128, UNREADY_WAIT_NS = 20000, CLOSE_NS = 2000000000 };
+enum { ALIGN = 128, UNREADY_WAIT_NS = 20000 };
 
 /* The rank whose endpoint this process has, plus 1; 0: none. */
 static _Atomic uint32_t the_endpoint;
@@ -68,8 +68,8 @@ void nccl_end(opipe_world *world, uint32_t rank, const opipe_error *why, bool po
     nccl_helper_wake(e);
   }
   (void)pthread_mutex_unlock(&world->lock);
-  if (first && posts)
-    nccl_post_end(world, rank, &world->why);
+  if (first && posts && e != NULL)
+    nccl_post_end(world, e->rank, rank, &world->why);
 }
 
 static void abort_world(opipe_world *world, uint32_t rank, const opipe_error *why) {
@@ -165,7 +165,7 @@ static opipe_status check_device(const opipe_endpoint *e, const char *backend_id
   const opipe_backend *b = e->backend;
   uint64_t kind = 0;
   const bool has = b != NULL && OPIPE_HAS(b, opipe_backend, event_signal) && b->native != NULL &&
-                   b->buffer_import != NULL && b->queue_abort != NULL;
+                   b->buffer_import != NULL && b->queue_abort != NULL && b->host_alloc != NULL;
   if (has && b->native(e->device, OPIPE_NATIVE_KIND, NULL, &kind, NULL) == OPIPE_OK &&
       kind == OPIPE_DL_CUDA)
     return OPIPE_OK;
@@ -228,7 +228,7 @@ static opipe_status build(opipe_endpoint *e, const char *backend_id, opipe_error
   return status < 0 ? status : nccl_helper_start(e, err);
 }
 
-/* What the device has of the endpoint. clean: nothing of it is in use any more. */
+/* The endpoint's objects on the device. clean: nothing of it is in use any more. */
 static void close_device(opipe_endpoint *e, bool clean) {
   const nccl_library *lib = e->world->library;
   if (e->lane != NULL && !clean)
@@ -264,42 +264,23 @@ static void free_endpoint(opipe_endpoint *e) {
   nccl_delete(world->host, e, sizeof *e);
 }
 
-/* Is the lane through with all that it was given? */
-static bool settle(opipe_endpoint *e, uint64_t until_ns) {
-  const struct timespec pause = {.tv_nsec = 100000};
-  opipe_status status = OPIPE_PENDING;
-  while (status == OPIPE_PENDING) {
-    (void)pthread_mutex_lock(&e->lock);
-    status = nccl_settle(e);
-    (void)pthread_mutex_unlock(&e->lock);
-    if (status == OPIPE_PENDING && machine_now_ns() >= until_ns)
-      break;
-    if (status == OPIPE_PENDING)
-      (void)nanosleep(&pause, NULL);
-  }
-  return status == OPIPE_OK;
-}
-
 static void endpoint_close(opipe_endpoint *e) {
   if (e == NULL || nccl_is_child(e->world))
     return;
   opipe_world *world = e->world;
-  const uint64_t until = machine_now_ns() + CLOSE_NS;
-  bool clean = e->lane != NULL;
-  const bool fails = atomic_load(&world->ended) != 0 && atomic_load(&world->orderly) == 0;
-  if (e->has_helper && !fails) {
-    clean = settle(e, until);
+  bool clean = true;
+  if (e->has_helper) {
+    nccl_leave(e, e->n_launches);
     (void)pthread_mutex_lock(&e->lock);
-    clean = clean && nccl_comms_finish(e, until);
+    clean = !e->given_up && !e->aborts && nccl_comms_finish(e, machine_now_ns() + NCCL_CLOSE_NS);
     (void)pthread_mutex_unlock(&e->lock);
+    if (!nccl_helper_stop(e, machine_now_ns() + NCCL_CLOSE_NS))
+      return; /* the helper needs the endpoint: it stays until the process ends */
+    clean = clean || nccl_settle(e, e->n_launches) == OPIPE_OK;
   }
-  if (e->has_helper && !nccl_helper_stop(e, until + CLOSE_NS))
-    return; /* the helper needs the endpoint: it stays until the process ends */
   (void)pthread_mutex_lock(&world->lock);
   atomic_store(&world->endpoint, NULL);
   (void)pthread_mutex_unlock(&world->lock);
-  if (e->has_helper && fails)
-    clean = nccl_done(e, e->n_launches, NULL) == OPIPE_OK;
   if (e->backend != NULL && world->library != NULL)
     close_device(e, clean);
   free_endpoint(e);

@@ -12,7 +12,7 @@
  * - `lock` guards an endpoint and every call of NCCL for it, save those that abort. Nothing under
  *   it waits for a peer.
  * - Communicators and connections are made by the first endpoint_ready, in one order on all ranks
- *   (messages; sets by their ranks; edges by their ranks). What would need another one later is
+ *   (messages; sets by their ranks; edges by their ranks). Whatever would need another one later is
  *   refused: made in the middle of a run it could wait for a rank that waits for this one.
  * - Launches of one lane end in their order, so a number says what is done.
  * - Once the world has ended no call but the helper's touches a communicator.
@@ -35,6 +35,7 @@ enum {
   NCCL_RANKS_MOST = 4096,
   NCCL_PATH = 256,
   NCCL_TEXT = 320,
+  NCCL_CLOSE_NS = 2000000000,
   NCCL_MARKS = 16,        /* launches whose end can be told apart */
   NCCL_RECORDS = 256,     /* operations that are remembered */
   NCCL_SCRATCH = 1 << 25, /* bytes of a window of values whose lists have several regions */
@@ -96,7 +97,7 @@ typedef struct nccl_comm {
   ncclComm_t comm;
 } nccl_comm;
 
-/* ---- what is remembered of an operation ---- */
+/* ---- a remembered operation ---- */
 
 enum {
   NCCL_DID_SEND = 0,
@@ -192,9 +193,12 @@ struct opipe_endpoint {
 
   /* the helper */
   pthread_t helper;
-  bool has_helper, stops, aborted, kept; /* kept: the helper did not end in time */
-  bool nudge;                            /* ring soon: somebody is to look again */
-  pthread_mutex_t bell_lock;             /* the next two */
+  bool has_helper, stops;
+  bool aborts, aborted;      /* communicators are aborted; they have been */
+  bool given_up;             /* the lane's work does not end */
+  bool nudge;                /* ring soon: somebody is to look again */
+  uint32_t hears;            /* the last rank of which it has asked the board */
+  pthread_mutex_t bell_lock; /* the next two */
   void (*notify)(void *ctx);
   void *notify_ctx;
 };
@@ -215,6 +219,7 @@ struct opipe_stream {
   opipe_stream_params params;
   uint32_t side, peer;
   uint64_t n_begun; /* the next number */
+  uint64_t launch;  /* the last that it takes part in */
   nccl_slot *slots; /* [depth] */
 };
 
@@ -235,6 +240,7 @@ struct opipe_group {
   bool flying;           /* a window was launched, and does not stand in the lane yet */
   uint64_t first, limit; /* values of the window */
   uint64_t launch;       /* of the round's last window; 0: it has none */
+  uint64_t last;         /* the last launch of any round */
   uint64_t record;
   uint64_t *heads; /* [(n + 1) * (4 + n)] of a check: own, then all; NULL: none */
   opipe_error why; /* it is of no use any more; status 0: it is */
@@ -284,8 +290,11 @@ opipe_status nccl_launch_poll(opipe_endpoint *endpoint, opipe_error *err);
 opipe_status nccl_mark(opipe_endpoint *endpoint, opipe_error *err);
 /* OK once launch `number` is done. */
 opipe_status nccl_done(opipe_endpoint *endpoint, uint64_t number, opipe_error *err);
-/* OK: the lane is through with all that it was given, also after an end in order. */
-opipe_status nccl_settle(opipe_endpoint *endpoint);
+/* OK: launch `number` is done, also after the world's end. PENDING | < 0: the device has failed. */
+opipe_status nccl_settle(opipe_endpoint *endpoint, uint64_t number);
+/* Waits until launch `number`, whose memory the caller is about to give up, is done: at most 2 s
+ * for peers, then the world ends, and as long again for the helper. Without the lock. */
+void nccl_leave(opipe_endpoint *endpoint, uint64_t number);
 /* Moves on what is on its way to the lane. OK | PENDING | < 0. */
 opipe_status nccl_go_on(opipe_endpoint *endpoint, opipe_error *err);
 /* The same within spin_us. */
@@ -296,7 +305,7 @@ opipe_status nccl_memory_make(const opipe_endpoint *endpoint, uint64_t n_bytes,
 
 /* ---- setup.c ---- */
 opipe_status nccl_endpoint_ready(opipe_endpoint *endpoint, opipe_error *err);
-/* What is opened: counted as long as communicators can be made for it. Errors: STATE: later. */
+/* Counts what is opened, as long as communicators can be made for it. Errors: STATE: later. */
 opipe_status nccl_count_stream(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                opipe_error *err);
 opipe_status nccl_count_group(opipe_endpoint *endpoint, const opipe_collective_params *params,
@@ -309,9 +318,10 @@ opipe_status nccl_meet(opipe_endpoint *endpoint, opipe_error *err);
 /* The unique id of a communicator, by the board. */
 opipe_status nccl_find_id(opipe_endpoint *endpoint, const nccl_comm *comm, ncclUniqueId *out,
                           opipe_error *err);
-void nccl_post_end(opipe_world *world, uint32_t rank, const opipe_error *why);
-/* Has another rank ended the world? */
-void nccl_hear_end(opipe_world *world);
+/* own: this process's rank; rank: that has ended the world. */
+void nccl_post_end(opipe_world *world, uint32_t own, uint32_t rank, const opipe_error *why);
+/* Has another rank ended the world? of_all: asks for every rank, else for the next ones. */
+void nccl_hear_end(opipe_endpoint *endpoint, bool of_all);
 
 /* ---- comms.c; the lock is held ---- */
 /* OK once it stands. */
