@@ -101,14 +101,15 @@ def strike(check, fault, phase, victim=1):
     opened = phase in ("warm-up", "steady", "reduction")
     ranks = {record["rank"] for record in records}
     check(not opened or {1 - victim} <= ranks, f"{what}: no record of rank {1 - victim}: {written}")
-    check(all(record["why"] and record["launches"] > 0 for record in records), f"{what}: {records}")
+    check(all(record["why"] and (record["launches"] > 0 or not opened) for record in records), f"{what}: {records}")
     print(f"{what}: {[f'{seconds:.1f} s' for _, _, seconds in ended]}", flush=True)
 
 
 def judge(check, what, fault, phase, victim, pid, ended):
     """Statuses, reasons, time. A run that is over has its results: what happens at its close is no failure but a death."""
-    wanted = {"killed": rf"process {victim} \(pid {pid}\) has died", "late error": r"the test lets (launch \d+|the communicator) fail",
-              "abort": rf"rank {victim}, stage \d.*context is lost",
+    wanted = {"killed": rf"process {victim} \(pid {pid}\) has died",
+              "late error": r"the test lets (launch \d+|the communicator) fail|the communicator has failed",
+              "abort": rf"rank {victim}[,:].*context is lost",
               "silent": r"watchdog: rank \d of process \d .* for \d|was not ready within|has waited \d+ s for"}[fault]
     over = phase == "close" and fault != "killed"
     for rank, (status, text, seconds) in enumerate(ended):
