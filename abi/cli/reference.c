@@ -165,11 +165,11 @@ static int run_reference(const cli_options *o, cli_session *s, const cli_tensor 
       cli_json_number(json->file, close);
       (void)fputs("}", json->file);
     } else {
+      static const char near_it[] = "close to the plan's reference (sums are unordered)";
       if (identical)
         (void)printf("identical to the plan's reference\n");
       else if (equal == CLI_DONE)
-        (void)printf("close to the plan's reference (sums are unordered): largest difference %g\n",
-                     bits);
+        (void)printf("%s: largest difference %g\n", near_it, bits);
       (void)printf("largest difference from the uncut model: %g%s\n", close,
                    near == CLI_DONE ? "" : " (too large)");
     }

@@ -88,7 +88,7 @@ static opipe_status stand(opipe_group *g, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* What is in the lane's hands stands there: on to the next. */
+/* The last launch stands in the lane: on to the next. */
 static opipe_status advance(opipe_group *g, opipe_error *err) {
   opipe_endpoint *e = g->endpoint;
   opipe_status status = OPIPE_OK;
@@ -161,9 +161,8 @@ static opipe_status begin(opipe_group *g, opipe_error *err) {
   opipe_endpoint *e = g->endpoint;
   const opipe_collect *what = &g->round.what;
   opipe_status status = find_spans(g, what->from, what->n_from, g->round.spans, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = find_spans(g, what->to, what->n_to, g->round.spans + g->round.params.n_regions, err);
-  }
   if (status == OPIPE_OK && what->ready != NULL)
     status = e->backend->event_wait(e->lane, what->ready, err);
   if (status < 0)
@@ -251,9 +250,8 @@ static opipe_status reduce_locked(opipe_group *g, uint64_t sequence, const opipe
   status = may_begin(g, "all_reduce", err);
   if (status == OPIPE_OK && g->round.begun != g->round.ended)
     status = finish(g, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = machine_round_reduce(&g->round, sequence, region, n_elems, dtype, ready, done, err);
-  }
   if (status != OPIPE_OK)
     return status == OPIPE_PENDING ? nccl_again(g->endpoint) : status;
   return start_or_go_on(g, true, err);

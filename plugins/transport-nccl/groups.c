@@ -29,9 +29,8 @@ static opipe_status build(opipe_group *g, const opipe_collective_params *p, opip
   if (status < 0)
     return status;
   status = find_roots(g, p->ranks, err);
-  if (status == OPIPE_OK) {
+  if (status == OPIPE_OK)
     status = machine_round_open(&g->round, host, e->rank, e->backend, e->device, e->lane, err);
-  }
   if (status == OPIPE_OK && nccl_window_bytes(g) != 0)
     status = nccl_memory_make(e, NCCL_SCRATCH, &e->scratch, &e->scratch_buffer, err);
   if (status == OPIPE_OK && e->world->options.check) { /* pinned: reading waits for nothing */

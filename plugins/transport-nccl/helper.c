@@ -41,7 +41,7 @@ static void abort_all(opipe_endpoint *e) {
   for (nccl_comm *comm = e->comms; comm != NULL; comm = comm->next)
     comm->comm = NULL;
   e->launching = NULL;
-  ++e->n_launches; /* what was launched last may have no mark: this one is behind it */
+  ++e->n_launches; /* the last launch may have no mark: this one is behind it */
   (void)nccl_mark(e, NULL);
   e->aborted = true;
 }

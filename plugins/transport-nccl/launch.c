@@ -20,9 +20,10 @@ static void fail(opipe_endpoint *e, const nccl_comm *comm, const char *call, ncc
   const char *more = comm->comm == NULL ? "" : nccl->last_error(comm->comm);
   nccl_version_text(e->world->library->version, version);
   for (uint32_t i = 0; i < comm->n && n + 8 < sizeof others; ++i) {
-    if (i != comm->index)
-      n += (size_t)snprintf(others + n, sizeof others - n, "%s%u", n == 0 ? "" : ", ",
-                            comm->ranks[i]);
+    if (i == comm->index)
+      continue;
+    n +=
+        (size_t)snprintf(others + n, sizeof others - n, "%s%u", n == 0 ? "" : ", ", comm->ranks[i]);
   }
   (void)opipe_fail(err, result == NCCL_REMOTE ? OPIPE_E_PEER : OPIPE_E_DEVICE,
                    "rank %u: NCCL %s: %s, %s with rank%s %s: %s%s%.160s", e->rank, version, call,

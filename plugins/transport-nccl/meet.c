@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Notes on the board. Each rank leaves one, in as many parts as it takes: its NCCL, its GPU, how
- * many streams and groups it has opened with whom, and a hash of them. What does not fit together
- * is refused before NCCL is asked, since it would wait, or end the process.
+ * many streams and groups it has opened with whom, and a hash of them. Notes that do not fit
+ * together are refused before NCCL is asked, since it would wait, or end the process.
  */
 #include "world.h"
 
@@ -103,7 +103,7 @@ static opipe_status post(opipe_endpoint *e, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* ---- those of others ---- */
+/* ---- the others' ---- */
 
 static opipe_status check_head(const opipe_endpoint *e, uint32_t rank, const note *n,
                                uint64_t n_bytes, opipe_error *err) {

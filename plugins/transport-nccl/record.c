@@ -97,7 +97,7 @@ static bool put_record(const opipe_endpoint *e, int fd, const nccl_record *r, bo
 
 static bool put_all(opipe_endpoint *e, int fd) {
   const uint64_t first = e->n_records < NCCL_RECORDS ? 0 : e->n_records - NCCL_RECORDS;
-  (void)nccl_done(e, e->n_launches, NULL); /* what the last look at the device says */
+  (void)nccl_done(e, e->n_launches, NULL); /* as the device says now */
   bool good = put_head(e, fd);
   for (uint64_t i = first; i < e->n_records && good; ++i)
     good = put_record(e, fd, record_of(e, i), i == first);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the first endpoint_ready does: ranks compare what they have opened, communicators are made
+/* The first endpoint_ready: ranks compare what they have opened, communicators are made
  * in one order, and every edge and set is used once, in one order, so that nothing is connected
  * later.
  *
@@ -8,7 +8,7 @@
  */
 #include "world.h"
 
-/* ---- what is opened ---- */
+/* ---- opened so far ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);

@@ -228,7 +228,7 @@ static opipe_status build(opipe_endpoint *e, const char *backend_id, opipe_error
   return status < 0 ? status : nccl_helper_start(e, err);
 }
 
-/* What the device has of the endpoint. clean: nothing of it is in use any more. */
+/* The endpoint's objects on the device. clean: nothing of it is in use any more. */
 static void close_device(opipe_endpoint *e, bool clean) {
   const nccl_library *lib = e->world->library;
   if (e->lane != NULL && !clean)

@@ -12,7 +12,7 @@
  * - `lock` guards an endpoint and every call of NCCL for it, save those that abort. Nothing under
  *   it waits for a peer.
  * - Communicators and connections are made by the first endpoint_ready, in one order on all ranks
- *   (messages; sets by their ranks; edges by their ranks). What would need another one later is
+ *   (messages; sets by their ranks; edges by their ranks). Whatever would need another one later is
  *   refused: made in the middle of a run it could wait for a rank that waits for this one.
  * - Launches of one lane end in their order, so a number says what is done.
  * - Once the world has ended no call but the helper's touches a communicator.
@@ -97,7 +97,7 @@ typedef struct nccl_comm {
   ncclComm_t comm;
 } nccl_comm;
 
-/* ---- what is remembered of an operation ---- */
+/* ---- a remembered operation ---- */
 
 enum {
   NCCL_DID_SEND = 0,
@@ -195,7 +195,7 @@ struct opipe_endpoint {
   pthread_t helper;
   bool has_helper, stops;
   bool aborts, aborted;      /* communicators are aborted; they have been */
-  bool given_up;             /* what the lane has does not end */
+  bool given_up;             /* the lane's work does not end */
   bool nudge;                /* ring soon: somebody is to look again */
   uint32_t hears;            /* the last rank of which it has asked the board */
   pthread_mutex_t bell_lock; /* the next two */
@@ -305,7 +305,7 @@ opipe_status nccl_memory_make(const opipe_endpoint *endpoint, uint64_t n_bytes,
 
 /* ---- setup.c ---- */
 opipe_status nccl_endpoint_ready(opipe_endpoint *endpoint, opipe_error *err);
-/* What is opened: counted as long as communicators can be made for it. Errors: STATE: later. */
+/* Counts what is opened, as long as communicators can be made for it. Errors: STATE: later. */
 opipe_status nccl_count_stream(opipe_endpoint *endpoint, const opipe_stream_params *params,
                                opipe_error *err);
 opipe_status nccl_count_group(opipe_endpoint *endpoint, const opipe_collective_params *params,

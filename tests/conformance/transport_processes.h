@@ -337,7 +337,7 @@ static void take_backend(subject *s, const char *path, const char *id) {
   conf_ok(lookup->find(conf_host.ctx, id, &s->on, &s->on_self, &err), &err, "the backend");
 }
 
-/* What the ranks of a run are on. */
+/* Where a run's ranks are. */
 typedef struct dealt_on {
   const char *path, *options; /* of the transport */
   const char *backend, *id;   /* NULL: host memory */

@@ -58,7 +58,7 @@ void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void 
                       size_t n_bytes);
 /* Until then nothing else may be given to the stream; or no longer. [any-thread] */
 void cuda_double_expect(CUstream stream, bool expects);
-/* Does one entry of a stream, if any can go on. */
+/* Runs one entry of a stream; false: none can go on. */
 bool cuda_double_step(void);
 /* Has something faulted? Nothing runs any more. [any-thread] */
 bool cuda_double_has_fault(void);

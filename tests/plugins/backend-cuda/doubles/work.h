@@ -9,9 +9,9 @@ enum {
   WORK_NONE,
   WORK_KERNEL,
   WORK_CALL,
-  WORK_MEET, /* with other processes */
   WORK_COPY,
   WORK_FILL,
+  WORK_MEET, /* with other processes */
   WORK_HOST,
   WORK_RECORD,
   WORK_WAIT
