@@ -181,6 +181,55 @@ static void do_nearly(dealt *d) {
   }
 }
 
+/* ---- more operations than a batch has ---- */
+
+enum { TOO_MANY = OPIPE_BATCH_MOST + 1 };
+
+/* A stream of its own, whose ends have room for them. */
+static bool open_wide(const dealt *d, rank *r, opipe_stream **out, opipe_stream **in) {
+  opipe_stream_params to = stream_params(r->index, (r->index + 1) % RANKS, 30);
+  opipe_stream_params from = stream_params((r->index + RANKS - 1) % RANKS, r->index, 30);
+  to.depth = from.depth = TOO_MANY;
+  return conf_made(d->s.t->stream_open(r->endpoint, &to, out, &r->err), out, &r->err,
+                   "stream_open, sender") &&
+         conf_made(d->s.t->stream_open(r->endpoint, &from, in, &r->err), in, &r->err,
+                   "stream_open, receiver");
+}
+
+static void check_too_many(const dealt *d, rank *r, opipe_stream *out) {
+  const opipe_transport *t = d->s.t;
+  const opipe_region region = {there(r), DEPTH * SLOT_BYTES, sizeof(float)};
+  if (!conf_ok(t->batch_begin(r->endpoint, &r->err), &r->err, "batch_begin"))
+    return;
+  opipe_status status = OPIPE_OK;
+  uint32_t n = 0;
+  for (; n < TOO_MANY && status == OPIPE_OK; ++n)
+    status = t->send(out, n, &region, NULL, NULL, &r->err);
+  conf_check(n == TOO_MANY, "operation %u of a batch is refused, %d are allowed", n,
+             OPIPE_BATCH_MOST);
+  if (conf_refused(status, &r->err, "operation 257 of a batch"))
+    conf_check(strstr(r->err.message, "257") != NULL && strstr(r->err.message, "256") != NULL,
+               "the message does not name 257 and 256: %s", r->err.message);
+}
+
+/* Nobody receives, so the world ends while the batch is open. */
+static void do_too_many(dealt *d) {
+  const opipe_error why = {.status = OPIPE_E_CANCELLED, .message = "that was too much"};
+  opipe_stream *out[RANKS] = {NULL}, *in[RANKS] = {NULL};
+  bool open = true;
+  for (uint32_t i = 0; i < d->n_here && open; ++i)
+    open = open_wide(d, &d->g.ranks[d->here[i]], &out[i], &in[i]);
+  open = open && ready_here(d) && all_ready(d);
+  for (uint32_t i = 0; i < d->n_here && open; ++i)
+    check_too_many(d, &d->g.ranks[d->here[i]], out[i]);
+  (void)all_ready(d);
+  d->s.t->abort(d->g.world, d->here[0], &why);
+  for (uint32_t i = 0; i < d->n_here; ++i) {
+    d->s.t->stream_close(in[i]);
+    d->s.t->stream_close(out[i]);
+  }
+}
+
 /* ---- sums, failure ---- */
 
 static void do_sums(dealt *d) {
@@ -310,11 +359,11 @@ static void do_kill(dealt *d) {
 typedef struct dealt_case {
   const char *name;
   void (*body)(dealt *d);
-  bool gives, sums, notifies, kills, collects;
+  bool gives, sums, notifies, kills, collects, batches;
 } dealt_case;
 
 static bool has_what_it_takes(const dealt_case *c, const subject *s) {
-  return (!c->collects || collects(s)) &&
+  return (!c->collects || collects(s)) && (!c->batches || in_batches(s)) &&
          (!c->sums || (s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) &&
          (!c->gives || (OPIPE_HAS(s->t, opipe_transport, memory_free) && s->t->memory_alloc)) &&
          (!c->notifies || (OPIPE_HAS(s->t, opipe_transport, notify) && s->t->notify));
@@ -430,6 +479,7 @@ static void check_processes(const char *path, const char *options, uint32_t n,
       {"messages into the transport's memory", do_messages, true, false, false, false, false},
       {"messages between processes, by notify", do_notified, false, false, true, false, false},
       {"streams of one pair of processes", do_nearly, false, false, false, false, false},
+      {"a batch of too many operations", do_too_many, .batches = true},
       {"reductions over processes", do_sums, false, true, false, false, false},
       {"collects over processes", do_collects, .collects = true},
       {"collects whose members do not agree, over processes", do_unlike, .collects = true},
