@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the messages of a shape travel between devices, as the transport says once the ranks'
- * endpoints are ready. The plan was told beforehand: what is otherwise now, or waits for copies, is
- * said in the log.
+ * endpoints are ready. The plan was told beforehand: what is worse now, or waits for copies, is said
+ * in the log.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void tell(const opi_compiled *t, uint32_t i, const opipe_way *way) {
   const opi_setup *s = t->setup;
   const opi_list_stream *stream = &t->lists->streams[i];
   const opi_way_told *told = foretold(s, stream->src_rank, stream->dst_rank);
-  const bool other = told != NULL && told->way != way->way;
+  const bool other = told != NULL && told->way < way->way; /* worse */
   if (is_known(t, i, way->way) || (!other && way->way != OPIPE_WAY_PAGEABLE))
     return;
   opi_log(s->env.logger, OPIPE_LOG_WARN, "messages of rank %u to rank %u travel %s%s%s%s%s",

@@ -139,7 +139,7 @@ static inline bool opipe_ring_pin(const opipe_backend *backend, opipe_device *de
 }
 
 /* Pinned where `pin` and the device can; *err then says why it is not. Errors: NOMEM. */
-static inline opipe_status opipe_ring_make(const opipe_host *host, const opipe_backend *backend,
+static inline opipe_status opipe_ring_make(const opipe_host *services, const opipe_backend *backend,
                                            opipe_device *device, uint32_t depth, uint64_t n_bytes,
                                            bool pin, opipe_ring *out, opipe_error *err) {
   out->step = opipe_ring_step(n_bytes);
@@ -148,7 +148,7 @@ static inline opipe_status opipe_ring_make(const opipe_host *host, const opipe_b
   out->data = NULL;
   if (out->n_bytes == 0)
     return OPIPE_OK;
-  out->data = (char *)opipe_zeroed(host, "messages", out->n_bytes, OPIPE_RING_PAGE, err);
+  out->data = (char *)opipe_zeroed(services, "messages", out->n_bytes, OPIPE_RING_PAGE, err);
   if (out->data == NULL)
     return OPIPE_E_NOMEM;
   out->pinned = pin && opipe_ring_pin(backend, device, out->data, out->n_bytes, err);
@@ -160,11 +160,11 @@ static inline char *opipe_ring_at(const opipe_ring *ring, uint32_t i) {
 }
 
 /* No copy to or from it is under way. */
-static inline void opipe_ring_drop(const opipe_host *host, const opipe_backend *backend,
+static inline void opipe_ring_drop(const opipe_host *services, const opipe_backend *backend,
                                    opipe_device *device, opipe_ring *ring) {
   if (ring->pinned)
     backend->host_unregister(device, ring->data);
-  opipe_free(host, ring->data, ring->n_bytes, OPIPE_RING_PAGE);
+  opipe_free(services, ring->data, ring->n_bytes, OPIPE_RING_PAGE);
   ring->data = NULL;
   ring->pinned = false;
 }

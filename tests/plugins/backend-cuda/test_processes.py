@@ -71,7 +71,7 @@ def main():
         if cover and number in (2, 5):
             continue
         what = f"{' '.join(devices)} {doubles}"
-        plan = run("plan", TRAIN[1], "--train", *TRAIN[2:12], *TRAIN[16:], *devices, "--batch", "2", "--transport", "shm", **doubles)
+        plan = run("plan", *TRAIN[1:12], *TRAIN[14:], "--train", *devices, "--transport", "shm", **doubles)
         check(told in plan.stdout, f"{what}: the plan says no '{told}': {plan.stdout[-600:]}{plan.stderr[-300:]}")
         done = launched(devices, **doubles)
         check(losses(done) == wanted, f"{what}: {losses(done)}, threads {wanted}: {done.stderr[-600:]}")
