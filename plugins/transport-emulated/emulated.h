@@ -50,6 +50,7 @@ typedef struct cell {
   opipe_event *copied; /* of the receiver's device, where ranks have lanes (queued.c) */
   opipe_region to;     /* the target */
   bool orders[2];      /* by side: the operation is of a batch that queues */
+  uint64_t from_ns[2]; /* by side: clock when its batch on a lane by the clock began; 0: of none */
   uint64_t begun[2];   /* by side: q + 1 of the latest operation that was tried */
   uint64_t number[2];  /* by side: its place in the channel */
   uint64_t

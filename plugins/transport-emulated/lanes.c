@@ -19,7 +19,8 @@ typedef struct queued_op {
   operation op; /* stream NULL: it was closed */
   char *data;
   uint64_t n_bytes;
-  opipe_event *ready, *done; /* NULL: none */
+  opipe_event *ready, *done; /* NULL: none; ready: it is complete */
+  uint64_t ready_ns;         /* clock when that was seen */
   uint32_t n_left;           /* operations of its batch from this one on */
 } queued_op;
 
@@ -27,6 +28,7 @@ struct clock_lane {
   queued_op ops[ROOM];  /* number n is at n % ROOM */
   uint64_t n_in, n_out; /* operations that were noted, whose batch has ended */
   uint64_t first;       /* of the batch that is open */
+  uint64_t free_ns;     /* clock when the last message of the batch before has arrived */
   uint32_t n_begun;     /* operations of the first batch, once it has begun; 0: it has not */
   bool open;            /* the batch at hand is this lane's */
   bool waits;           /* it has operations without `done`: the next batch waits for its end */
@@ -83,7 +85,7 @@ opipe_status emutrans_clock_note(opipe_endpoint *e, const operation *op, void *d
   }
   lane->open = true;
   lane->waits = lane->waits || !orders;
-  *at(lane, lane->n_in++) = (queued_op){*op, data, n_bytes, ready, done, 0};
+  *at(lane, lane->n_in++) = (queued_op){*op, data, n_bytes, ready, done, emutrans_now(), 0};
   return OPIPE_OK;
 }
 
@@ -97,31 +99,40 @@ void emutrans_clock_end(opipe_endpoint *e) {
 
 /* ---- moving ---- */
 
-/* PENDING: work of the rank's device before the batch is not done. */
-static opipe_status poll_readies(opipe_endpoint *e, opipe_error *err) {
+/* Looks at the readies of the batch that begins with operation `first`. PENDING: work of the rank's
+ * device before it is not done. */
+static opipe_status poll_readies(opipe_endpoint *e, uint64_t first, opipe_error *err) {
   clock_lane *lane = e->clock;
-  const uint32_t n = at(lane, lane->n_out)->n_left;
-  const opipe_event *last = NULL;
+  const uint32_t n = at(lane, first)->n_left;
+  opipe_event *const event = at(lane, first)->ready; /* most often of all of them */
+  const opipe_status one = event == NULL ? OPIPE_OK : e->backend->event_poll(event, err);
+  opipe_status all = OPIPE_OK;
   for (uint32_t i = 0; i < n; ++i) {
-    const queued_op *q = at(lane, lane->n_out + i);
-    const opipe_status status =
-        q->ready == NULL || q->ready == last ? OPIPE_OK : e->backend->event_poll(q->ready, err);
-    if (status == OPIPE_PENDING)
-      emutrans_look_at(e, emutrans_now() + AGAIN_NS);
-    if (status != OPIPE_OK)
+    queued_op *q = at(lane, first + i);
+    const opipe_status status = q->ready == NULL    ? OPIPE_OK
+                                : q->ready == event ? one
+                                                    : e->backend->event_poll(q->ready, err);
+    if (status < 0)
       return status;
-    last = q->ready;
+    if (status == OPIPE_OK && q->ready != NULL)
+      q->ready_ns = emutrans_now();
+    q->ready = status == OPIPE_OK ? NULL : q->ready;
+    all = status == OPIPE_OK ? all : status;
   }
-  return OPIPE_OK;
+  if (all == OPIPE_PENDING)
+    emutrans_look_at(e, emutrans_now() + AGAIN_NS);
+  return all;
 }
 
 /* The operation takes its cell, and its peer sees it. */
-static opipe_status begin(const opipe_endpoint *e, const queued_op *q, opipe_error *err) {
+static opipe_status begin(const opipe_endpoint *e, const queued_op *q, uint64_t from_ns,
+                          opipe_error *err) {
   const operation *op = &q->op;
   cell *c = op->stream == NULL ? NULL : emutrans_cell(op->stream, op->sequence);
   if (c == NULL)
     return OPIPE_OK;
   c->orders[op->side] = false;
+  c->from_ns[op->side] = from_ns;
   if (op->side == 0) {
     c->source = q->data;
     c->n_bytes = q->n_bytes;
@@ -137,12 +148,17 @@ static opipe_status begin(const opipe_endpoint *e, const queued_op *q, opipe_err
 static opipe_status begin_first(opipe_endpoint *e, opipe_error *err) {
   clock_lane *lane = e->clock;
   const uint32_t n = at(lane, lane->n_out)->n_left;
-  opipe_status status = poll_readies(e, err);
+  uint64_t from_ns = lane->free_ns;
+  opipe_status status = poll_readies(e, lane->n_out, err);
   if (status != OPIPE_OK)
     return status;
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint64_t ready_ns = at(lane, lane->n_out + i)->ready_ns;
+    from_ns = ready_ns > from_ns ? ready_ns : from_ns;
+  }
   lane->n_begun = n;
   for (uint32_t i = 0; i < n && status == OPIPE_OK; ++i)
-    status = begin(e, at(lane, lane->n_out + i), err);
+    status = begin(e, at(lane, lane->n_out + i), from_ns, err);
   return status;
 }
 
@@ -154,7 +170,9 @@ static opipe_status end_first(opipe_endpoint *e, opipe_error *err) {
     queued_op *q = at(lane, lane->n_out + i);
     if (q->op.stream == NULL)
       continue;
-    emutrans_cell(q->op.stream, q->op.sequence)->through[q->op.side] = q->op.sequence + 1;
+    cell *c = emutrans_cell(q->op.stream, q->op.sequence);
+    c->through[q->op.side] = q->op.sequence + 1;
+    lane->free_ns = c->at_ns > lane->free_ns ? c->at_ns : lane->free_ns;
     status = emutrans_record(e, &q->done, err);
   }
   lane->n_out += lane->n_begun;
@@ -177,6 +195,9 @@ opipe_status emutrans_clock_move(opipe_endpoint *e, opipe_error *err) {
     }
     if (status == OPIPE_OK)
       status = end_first(e, err);
+    else if (status > 0 && lane->n_out + lane->n_begun < end && lane->n_begun != 0 &&
+             poll_readies(e, lane->n_out + lane->n_begun, err) < 0)
+      status = OPIPE_E_DEVICE; /* err says why */
     if (status != OPIPE_OK)
       return status;
   }

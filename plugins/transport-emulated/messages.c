@@ -43,11 +43,17 @@ opipe_status emutrans_record(const opipe_endpoint *e, opipe_event **io_event, op
   return opipe_endpoint_record(e->rank, e->backend, e->queue, event, err);
 }
 
-/* Clock at which a message arrives that is sent now. */
-static uint64_t arrival(opipe_world *world, wire *w, uint64_t sequence, uint64_t n_bytes) {
+/* When both ends of a message are there: now, or when their batches on lanes by the clock began. */
+static uint64_t both_at(const cell *c) {
+  const uint64_t at = c->from_ns[0] > c->from_ns[1] ? c->from_ns[0] : c->from_ns[1];
+  return c->from_ns[0] == 0 || c->from_ns[1] == 0 ? emutrans_now() : at;
+}
+
+/* Clock at which a message arrives. */
+static uint64_t arrival(opipe_world *world, wire *w, const cell *c, uint64_t sequence) {
   const options *o = &world->options;
-  const uint64_t now = emutrans_now();
-  const uint64_t start = w->free_ns > now ? w->free_ns : now;
+  const uint64_t n_bytes = c->n_bytes, from = both_at(c);
+  const uint64_t start = w->free_ns > from ? w->free_ns : from;
   w->free_ns = start + (o->bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / o->bytes_per_ns) : 0);
   uint64_t at = w->free_ns + o->latency_ns;
   for (uint32_t i = 0; i < o->n_faults; ++i) {
@@ -92,7 +98,7 @@ opipe_status emutrans_move(opipe_stream *s, cell *c, uint64_t sequence, opipe_er
     if (ready != OPIPE_OK)
       return ready;
     c->ready = NULL;
-    c->at_ns = arrival(s->endpoint->world, s->wire, sequence, c->n_bytes);
+    c->at_ns = arrival(s->endpoint->world, s->wire, c, sequence);
   }
   if (c->at_ns > now) {
     emutrans_look_at(s->endpoint, c->at_ns);
@@ -129,7 +135,7 @@ opipe_status emutrans_meet(opipe_world *world, wire *w, cell *c, uint64_t sequen
                       w->base.params.dst_rank, (unsigned long long)c->room_bytes);
   }
   if (c->ready == NULL) /* else it leaves when that has completed */
-    c->at_ns = arrival(world, w, sequence, c->n_bytes);
+    c->at_ns = arrival(world, w, c, sequence);
   c->sent = sequence + 1;
   w->n_sent = sequence + 1;
   return OPIPE_OK;
@@ -168,6 +174,7 @@ static opipe_status recv_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->after = ready;
   c->to = *region;
   c->orders[1] = orders && s->endpoint->noting;
+  c->from_ns[1] = 0;
   if (s->endpoint->noting)
     return OPIPE_OK; /* it stands at the end of the batch */
   c->posted = sequence + 1;
@@ -230,6 +237,7 @@ static opipe_status send_locked(opipe_stream *s, uint64_t sequence, const opipe_
   c->ready = ready;
   c->send_done = done;
   c->orders[0] = false;
+  c->from_ns[0] = 0;
   if (s->endpoint->noting)
     return OPIPE_OK; /* it is offered at the end of the batch */
   c->offered = sequence + 1;
