@@ -136,9 +136,10 @@ int cli_take_tensor(const cli_option *option, const char *value, cli_options *ou
   for (const char *at = comma, *next; at != NULL && at[0] != '\0'; at = next) {
     next = take_flag(at, "sequence", &out->t.sequence);
     next = next == NULL ? take_flag(at, "scattered", &out->t.scattered) : next;
-    if (next == NULL)
+    if (next == NULL) {
       return cli_usage("--tensor %s: only ,sequence= and ,scattered=, 0 or 1, may follow the width",
                        value);
+    }
   }
   return CLI_DONE;
 }

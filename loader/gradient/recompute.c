@@ -424,7 +424,7 @@ static opipe_status gather_again(const opi_grad_state *s, opi_recompute *again, 
   return OPIPE_OK;
 }
 
-/* What W reads of gathered rows of gradients it gathers again. */
+/* Gathers again whatever W reads of gathered rows of gradients. */
 static opipe_status gather_gradients(const opi_grad_state *s, opi_recompute *again,
                                      const opi_node *node, uint32_t stage, opipe_error *err) {
   for (uint32_t i = 0; node->pass == OPIPE_PASS_BACKWARD_WEIGHT && i < node->n_in; ++i) {

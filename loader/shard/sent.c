@@ -11,7 +11,7 @@
 #include "loader/shard/writer.h"
 
 static opipe_status no_memory(opi_writer *w) {
-  return opi_fail_nomem(w->err, sizeof(opi_w_arrival), "what members send");
+  return opi_fail_nomem(w->err, sizeof(opi_w_arrival), "parts for other stages");
 }
 
 /* Does whole value v go from its stage to the one that is written in parts? */

@@ -175,17 +175,10 @@ static opipe_status choose_layout(planner *p) {
 }
 
 static opipe_status choose_link(planner *p) {
-  opi_decision *plan = &p->plan->decided;
-  if (p->params->link == NULL) {
-    OPI_TRY(opi_plan_find_link(p->env, plan, p->err));
-  } else {
-    OPI_TRY(opi_link_describe(p->params->link, "link", &plan->link, p->err));
-    OPI_TRY(opi_plan_check_link(plan, p->err));
-  }
-  if (opi_plan_width(plan) > 1 && !plan->division.sequence &&
-      (plan->link.flags & OPIPE_TRANSPORT_SCATTERED) != 0)
-    plan->division.scattered = true;
-  return OPIPE_OK;
+  if (p->params->link == NULL)
+    return opi_plan_find_link(p->env, &p->plan->decided, p->err);
+  OPI_TRY(opi_link_describe(p->params->link, "link", &p->plan->decided.link, p->err));
+  return opi_plan_check_link(&p->plan->decided, p->err);
 }
 
 /* ---- profiles ---- */
@@ -633,9 +626,7 @@ static opipe_status make(planner *p) {
   opi_model_fingerprint(p->env->model, decided->fingerprint);
   decided->depth = p->params->depth == 0 ? 2 : p->params->depth;
   OPI_TRY(opi_shardings_take(p->env->model, &p->params, &p->own_params, &p->making.specs, p->err));
-  decided->width = p->params->tensor;
-  decided->division.sequence = (p->params->flags & OPIPE_PLAN_SEQUENCE) != 0;
-  decided->division.scattered = (p->params->flags & OPIPE_PLAN_SCATTERED) != 0;
+  opi_tensor_take(p->params, decided);
   decided->transport = opi_arena_strdup(&plan->arena, text_or(p->params->transport, "local"));
   if (decided->transport == NULL)
     return opi_fail_nomem(p->err, 0, "a plan");
@@ -669,6 +660,7 @@ static opipe_status make(planner *p) {
   OPI_TRY(opi_devices_choose(p->env, p->params, plan, &p->scratch, &p->making.facts, p->err));
   OPI_TRY(opi_tensor_devices(decided, p->err));
   OPI_TRY(choose_link(p));
+  opi_tensor_meet_link(decided);
   const int64_t rows = opi_microbatch_rows_most(decided);
   OPI_TRY(opi_plan_bound(p->env, decided, rows, &p->bound, &p->own_bound, p->err));
   OPI_TRY(opi_states_check(decided, p->env->model->graph, p->bound->graph, p->err));

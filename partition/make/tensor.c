@@ -26,6 +26,18 @@ opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err)
                   n, given ? "rank" : "device", n == 1 ? "" : "s");
 }
 
+void opi_tensor_take(const opipe_plan_params *params, opi_decision *plan) {
+  plan->width = params->tensor;
+  plan->division.sequence = (params->flags & OPIPE_PLAN_SEQUENCE) != 0;
+  plan->division.scattered = (params->flags & OPIPE_PLAN_SCATTERED) != 0;
+}
+
+void opi_tensor_meet_link(opi_decision *plan) {
+  const bool scattered = (plan->link.flags & OPIPE_TRANSPORT_SCATTERED) != 0;
+  if (opi_plan_width(plan) > 1 && !plan->division.sequence && scattered)
+    plan->division.scattered = true;
+}
+
 opipe_status opi_tensor_devices(const opi_decision *plan, opipe_error *err) {
   const uint32_t width = opi_plan_width(plan);
   for (uint32_t r = 0; r < plan->n_ranks; ++r) {

@@ -9,6 +9,10 @@
 
 /* Errors: INVALID, a width that divides neither ranks nor devices, with both numbers. */
 opipe_status opi_tensor_asked(const opipe_plan_params *params, opipe_error *err);
+/* Width and form as asked for. */
+void opi_tensor_take(const opipe_plan_params *params, opi_decision *plan);
+/* The form that the plan's link asks for, too. */
+void opi_tensor_meet_link(opi_decision *plan);
 /* Members compute the same bits only on like devices. Errors: INVALID names what differs. */
 opipe_status opi_tensor_devices(const opi_decision *plan, opipe_error *err);
 

@@ -282,9 +282,9 @@ opipe_status opi_pieces_compose(const opi_decision *plan, uint32_t c, const opi_
 /* members.c. Errors: UNSUPPORTED, what tensor groups are not combined with; INVALID, a width that
  * does not divide the ranks, with both numbers. */
 opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err);
-/* member_sent.c: fills model->scatters. */
+/* members.c: fills model->scatters. */
 opipe_status opi_members_scatter(const opi_decision *plan, opi_cut_model *model, opipe_error *err);
-/* member_sent.c: where samples lie in the values of a bound graph: *out [n_values] in `arena`;
+/* members.c: where samples lie in the values of a bound graph: *out [n_values] in `arena`;
  * NULL: the batch has no name. */
 opipe_status opi_members_samples(const opi_decision *plan, const opi_model *file,
                                  const opi_graph *g, opi_arena *arena, const opi_carry **out,
