@@ -205,7 +205,7 @@ def contests():
                                 "with", "without", 2.0, at_most=True)]))  # fmt: skip
     found.append(Contest("prompt", [first_tokens(["2 stages"], long, TWO, True), first_tokens(["1 stage"], long, ONE, True)],
                          [Ratio("a prompt of 2,048, 2 stages over 1", "2 stages", "1 stage", 1.7)]))  # fmt: skip
-    found.append(Contest("prefix", [first_tokens(["first", "second"], shared(8.0), ONE, False)],
+    found.append(Contest("prefix", [first_tokens(["first", "second"], shared(20.0), ONE, False)],
                          [Ratio("1,024 shared ids: the second sequence's first token over the first's", "second", "first", 0.05,
                                 at_most=True)]))  # fmt: skip
     found.append(drafts("drafts-repeats", "repetitive text", [request([7, 8, 9] * 16, 128)], 1.5))

@@ -134,12 +134,12 @@ def ours(args, form, requests, options, scratch):
 
 
 def answer_of(command, env=None):
-    """The last line that a command prints, as JSON."""
+    """The JSON that a command prints."""
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if said.returncode != 0:
         lines = (said.stderr or said.stdout).strip().splitlines() or ["nothing was said"]
         raise RuntimeError(f"{os.path.basename(command[0])} ended with {said.returncode}: {lines[-1][:300]}")
-    return json.loads(said.stdout.splitlines()[-1])
+    return json.loads(said.stdout)
 
 
 # ---- peers ----

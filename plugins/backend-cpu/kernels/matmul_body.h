@@ -24,7 +24,12 @@ enum {
   K_BLOCK = 4 * CPU_CHAIN,
   STREAM_K_BLOCK = 32 * CPU_CHAIN, /* with a single row block, whose rows stay in L2 */
   STREAM_ROWS = CPU_TILE_VECTORS == 4 ? 6 : 2,
-  STREAM_AHEAD = 128
+  STREAM_AHEAD = 128,
+  /* Tiles that are narrower than a panel, up to so many rows: the panel is read a stretch at a
+   * time, in order. */
+  STRETCH_ROWS = CPU_TILE_VECTORS == 4 ? 0 : 12,
+  STRETCH = 64,
+  STRETCH_AHEAD = 64
 };
 
 typedef enum tile_mode {
@@ -391,6 +396,61 @@ CPU_STATIC int plan_fetch(const float *b, int64_t panel_stride, int64_t steps, i
   return blocks > 1 || rows >= STREAM_ROWS;
 }
 
+/* chain[count][64] = the chain of `steps` from step k of panel b on. A stretch of the panel goes
+ * through all tiles while it is in the first-level cache, and the stretches behind it are fetched.
+ */
+CPU_STATIC void stretch_chain(const cpu_product *p, const float *b, const cpu_range *rows,
+                              int64_t k, int64_t steps, const char *end, float *chain) {
+  const int64_t count = rows->end - rows->begin;
+  const int64_t blocks = (count + TILE_ROWS - 1) / TILE_ROWS;
+  for (int64_t s = 0; s < steps; s += STRETCH) {
+    const float *from = b + (k + s) * CPU_PANEL;
+    tile_job t = {.a_stride = p->a_stride,
+                  .b_stride = CPU_PANEL,
+                  .c_stride = CPU_PANEL,
+                  .steps = steps - s < STRETCH ? steps - s : STRETCH,
+                  .mode = s == 0 ? TILE_SET : TILE_RESUME};
+    fetch_state fetch;
+    (void)plan_fetch(from, STRETCH_AHEAD * CPU_PANEL, t.steps, count, blocks, &fetch);
+    fetch.next = (const char *)(from + STRETCH_AHEAD * CPU_PANEL);
+    fetch.end = fetch.next + t.steps * CPU_PANEL * (int64_t)sizeof *b;
+    fetch.end = fetch.end < end ? fetch.end : end;
+    t.fetch = &fetch;
+    for (int64_t i = 0, r = 0; i < blocks; ++i) {
+      const int64_t height = (count - r + blocks - i - 1) / (blocks - i);
+      t.a = p->a + (rows->begin + r) * p->a_stride + k + s;
+      t.b = from;
+      t.c = chain + r * CPU_PANEL;
+      tile_columns(&t, height, PANEL_VECTORS);
+      r += height;
+    }
+  }
+}
+
+/* A few rows by all panels of the share, each read once in order. */
+CPU_STATIC void stretch_rows(const cpu_product *p, cpu_range panels, cpu_range rows) {
+  float sum[(STRETCH_ROWS + 1) * CPU_PANEL], chain[(STRETCH_ROWS + 1) * CPU_PANEL];
+  const int64_t count = rows.end - rows.begin;
+  const char *end = (const char *)(p->panels + panels.end * p->k * CPU_PANEL);
+  for (int64_t j = panels.begin; j < panels.end; ++j) {
+    const float *b = p->panels + j * p->k * CPU_PANEL;
+    const int64_t column = j * CPU_PANEL;
+    const int64_t columns = p->n - column < CPU_PANEL ? p->n - column : CPU_PANEL;
+    for (int64_t k = 0; k < p->k; k += CPU_CHAIN) {
+      const int64_t steps = p->k - k < CPU_CHAIN ? p->k - k : CPU_CHAIN;
+      stretch_chain(p, b, &rows, k, steps, end, k == 0 ? sum : chain);
+      for (int64_t u = 0; u < count * CPU_PANEL && k > 0; u += 16)
+        v16_store(sum + u, v16_add(v16_load(sum + u), v16_load(chain + u)));
+    }
+    float *out = p->c + rows.begin * p->c_stride + column;
+    const tile_place place = {sum, out, CPU_PANEL, p->c_stride, count};
+    if (p->epilogue != NULL)
+      finish_place(p->epilogue, rows.begin, column, columns, &place);
+    else
+      copy_place(columns, &place);
+  }
+}
+
 /* One block of rows by all panels of the share. */
 CPU_STATIC void row_block(const cpu_product *p, cpu_range panels, cpu_range rows) {
   const int64_t count = rows.end - rows.begin;
@@ -435,7 +495,10 @@ CPU_STATIC void product_share(const cpu_product *p, cpu_range panels, cpu_range 
     cpu_range rest = panels;
     if (block.end - i <= 3)
       rest.begin = few_rows_panels(p, panels, i, block.end - i);
-    row_block(p, rest, block);
+    if (block.end - i > 1 && block.end - i <= STRETCH_ROWS)
+      stretch_rows(p, rest, block);
+    else
+      row_block(p, rest, block);
   }
 }
 
