@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that use NCCL's double itself: each forked, with the doubles opened, memory of a device,
- * streams, and a communicator of all of them; what they print is kept.
+/* Processes that use NCCL's double itself: each forked, with the doubles opened, memory of a
+ * device, streams, and a communicator of all of them; what they print is kept.
  */
 #ifndef TESTS_PLUGINS_TRANSPORT_NCCL_DOUBLE_KIT_H_
 #define TESTS_PLUGINS_TRANSPORT_NCCL_DOUBLE_KIT_H_
@@ -153,7 +153,7 @@ typedef struct team {
   int dies;     /* the member, from 1, whose death is no reason to end the others; 0: none */
   const char *const *environment; /* [n]: "NAME=value", of one member; NULL: none of them */
   board *board;
-  char text[4096]; /* what they printed on stderr */
+  char text[4096]; /* printed by them on stderr */
   size_t n_text;
 } team;
 

@@ -148,10 +148,10 @@ static const int types[] = {NCCL_DOUBLE_FLOAT32, NCCL_DOUBLE_FLOAT64, NCCL_DOUBL
 
 /* 1, 2, 3, 4 in each type. */
 static void put_small(int type, void *to, int value) {
-  static const uint16_t half[] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600,
-                                  0x4700, 0x4800, 0x4880, 0x4900};
-  static const uint16_t brain[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0,
-                                   0x40e0, 0x4100, 0x4110, 0x4120};
+  static const uint16_t half[] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500,
+                                  0x4600, 0x4700, 0x4800, 0x4880, 0x4900};
+  static const uint16_t brain[] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0,
+                                   0x40c0, 0x40e0, 0x4100, 0x4110, 0x4120};
   const float single = (float)value;
   const double twice = value;
   const void *from = type == NCCL_DOUBLE_FLOAT32    ? (const void *)&single
@@ -212,7 +212,8 @@ static void collect_all(member *m) {
       need_all(type, to, COUNT, sum, "ncclReduce");
     else
       need(to[0] == 0 && to[COUNT / 2] == 0, "ncclReduce writes where it is no root");
-    launched(m, comm, c->reduce_scatter(from, from + (size_t)m->rank * bytes, part, type, 0, comm, s));
+    launched(m, comm,
+             c->reduce_scatter(from, from + (size_t)m->rank * bytes, part, type, 0, comm, s));
     launched(m, comm, c->all_gather(from + (size_t)m->rank * bytes, from, part, type, comm, s));
     finish(m, 0);
     need_all(type, from, part * (size_t)m->n, sum, "in place");
@@ -237,8 +238,9 @@ static void sum_in_its_order(member *m) {
   need_comm(m, 0);
   for (size_t i = 0; i < 64; ++i)
     floats(m, 0)[i] = values[m->rank];
-  launched(m, m->comms[0], m->nccl.all_reduce(m->memory, to, 64, NCCL_DOUBLE_FLOAT32, 0, m->comms[0],
-                                              m->streams[0]));
+  launched(
+      m, m->comms[0],
+      m->nccl.all_reduce(m->memory, to, 64, NCCL_DOUBLE_FLOAT32, 0, m->comms[0], m->streams[0]));
   finish(m, 0);
   memcpy(m->board->results[m->rank], to, 64 * sizeof *to);
   atomic_fetch_add(&m->board->flags[0], 1);
@@ -257,12 +259,12 @@ static void test_sums_are_not_in_the_members_order(void) {
 
 static void collect_other(member *m) {
   need_comm(m, 0);
-  if (m->rank == 0)
-    launched(m, m->comms[0], m->nccl.all_reduce(m->memory, m->memory, 5, NCCL_DOUBLE_FLOAT32, 0,
-                                                m->comms[0], m->streams[0]));
-  else
-    launched(m, m->comms[0], m->nccl.broadcast(m->memory, m->memory, 5, NCCL_DOUBLE_FLOAT32, 0,
-                                               m->comms[0], m->streams[0]));
+  const nccl_table *c = &m->nccl;
+  void *at = m->memory;
+  CUstream s = m->streams[0];
+  launched(m, m->comms[0],
+           m->rank == 0 ? c->all_reduce(at, at, 5, NCCL_DOUBLE_FLOAT32, 0, m->comms[0], s)
+                        : c->broadcast(at, at, 5, NCCL_DOUBLE_FLOAT32, 0, m->comms[0], s));
   finish(m, 0);
 }
 
@@ -291,8 +293,8 @@ static void test_communicators_in_another_order_are_named(void) {
   expect_words(2, sum_in_other_order, "ranks wait for each other: ");
 }
 
-/* On two streams the device decides which is first: here another one on each rank, by holding up the
- * other stream. Unless the order of the host's calls is asked for, nothing else counts. */
+/* On two streams the device decides which is first: here another one on each rank, by holding up
+ * the other stream. Unless the order of the host's calls is asked for, nothing else counts. */
 static void sum_on_two_streams(member *m) {
   need_comm(m, 0);
   need_comm(m, 1);

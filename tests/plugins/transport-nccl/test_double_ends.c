@@ -9,8 +9,8 @@ static int sum(member *m, ncclComm_t comm) {
 }
 
 static void need_result(member *m, int result, int wanted, const char *words) {
-  need(result == wanted && strstr(m->nccl.last_error(NULL), words) != NULL, "%d, not %d: %s", result,
-       wanted, m->nccl.last_error(NULL));
+  need(result == wanted && strstr(m->nccl.last_error(NULL), words) != NULL, "%d, not %d: %s",
+       result, wanted, m->nccl.last_error(NULL));
 }
 
 static void await_flag(member *m, int flag, int value) {
@@ -68,15 +68,14 @@ static void test_arguments_are_looked_at(void) {
 static void open_on_one_device(member *m) {
   const bool apart = getenv("NCCL_HOSTID") != NULL;
   const int result = open_comm(m, 0);
-  if (apart)
+  if (apart) {
     need(result == NCCL_DOUBLE_SUCCESS, "%d: %s", result, m->nccl.last_error(NULL));
-  else
+    close_comm(m, 0);
+  } else {
     need_result(m, result, NCCL_DOUBLE_INVALID_USAGE,
                 "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 0");
-  if (!apart)
     need(m->nccl.abort(m->comms[0]) == NCCL_DOUBLE_SUCCESS, "ncclCommAbort");
-  else
-    close_comm(m, 0);
+  }
 }
 
 static void test_duplicate_gpus_are_refused(void) {
@@ -96,8 +95,8 @@ static void test_duplicate_gpus_are_refused(void) {
 
 static void open_other_version(member *m) {
   int version = 0;
-  need(m->nccl.get_version(&version) == 0 && version == (m->rank == 0 ? 22809 : 22700), "version %d",
-       version);
+  need(m->nccl.get_version(&version) == 0 && version == (m->rank == 0 ? 22809 : 22700),
+       "version %d", version);
   need_result(m, open_comm(m, 0), NCCL_DOUBLE_INVALID_USAGE,
               "Mismatched NCCL version detected : rank 1 version 22700 rank 0 version 22809");
   (void)m->nccl.abort(m->comms[0]);
@@ -121,8 +120,8 @@ static void split(member *m) {
   int n = 0, rank = -1;
   need_comm(m, 0);
   for (int k = 0; k < 2; ++k) {
-    const int result = m->nccl.split(m->comms[0], out ? NCCL_DOUBLE_NO_COLOR : m->rank % 2,
-                                     -m->rank, &made, NULL);
+    const int result =
+        m->nccl.split(m->comms[0], out ? NCCL_DOUBLE_NO_COLOR : m->rank % 2, -m->rank, &made, NULL);
     need(settle(m, m->comms[0]) == NCCL_DOUBLE_SUCCESS, "ncclCommSplit: %d", result);
     need((made == NULL) == out, "who has a communicator");
     if (out)
@@ -272,9 +271,8 @@ static void connect_late(member *m) {
     launched(m, m->comms[0], sum(m, m->comms[0]));
   finish(m, 0);
   const int result =
-      m->rank == 0
-          ? m->nccl.send(m->memory, 1, NCCL_DOUBLE_INT8, 1, m->comms[0], m->streams[0])
-          : m->nccl.recv(m->memory, 1, NCCL_DOUBLE_INT8, 0, m->comms[0], m->streams[0]);
+      m->rank == 0 ? m->nccl.send(m->memory, 1, NCCL_DOUBLE_INT8, 1, m->comms[0], m->streams[0])
+                   : m->nccl.recv(m->memory, 1, NCCL_DOUBLE_INT8, 0, m->comms[0], m->streams[0]);
   launched(m, m->comms[0], result);
   finish(m, 0);
   close_comm(m, 0);

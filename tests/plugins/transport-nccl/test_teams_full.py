@@ -3,14 +3,13 @@
 # ctest: timeout=1800 label=full
 """Teams over NCCL, on doubles: every schedule, with two processes and with four, replicas and tensor groups, of a small network and a
 transformer, against the plan's reference; every way in which either rank may go wrong, in every phase in which it can."""
-from equal import SCHEDULES
-from nccl_kit import FAULTS, KERNELS, PHASES, compare, need_doubles, strike
+from nccl_kit import FAULTS, KERNELS, PHASES, SCHEDULES, compare, need_doubles, strike
 from team_jobs import Checks
 
 SUMS = ("chimera",)
 MORE = [["--stages", "2", "--replicas", "2"], ["--stages", "1", "--replicas", "4"], ["--tensor", "2"], ["--tensor", "4"],
         ["--tensor", "2,sequence=1"], ["--tensor", "2", "--clip", "0.5"]]
-SLICED = ("terapipe:slices=2", "seq1f1b:slices=2") # of tokens, which the small network has not
+SLICED = ("terapipe:slices=2", "seq1f1b:slices=2")  # of tokens, which the small network has not
 check = Checks()
 
 

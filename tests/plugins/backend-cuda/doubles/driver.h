@@ -46,14 +46,14 @@ CUDA_PRODUCT_FUNCTIONS(CUDA_DOUBLE_DECLARE)
 CUresult cuda_double_queue(CUstream stream, void (*fn)(const void *args), const void *args,
                            size_t n_bytes, double ns);
 
-/* For the double of NCCL. At the head of its stream fn(args) is asked, whenever somebody looks, until
- * it answers true: it does some of the work and never waits. Whoever waits for the stream meanwhile
- * sleeps between looks. */
+/* For the double of NCCL. At the head of its stream fn(args) is asked, whenever somebody looks,
+ * until it answers true: it does some of the work and never waits. Whoever waits for the stream
+ * meanwhile sleeps between looks. */
 void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void *args,
                       size_t n_bytes);
 /* Until then nothing else may be given to the stream; or no longer. [any-thread] */
 void cuda_double_expect(CUstream stream, bool expects);
-/* Does one entry of a stream, if any can go on. */
+/* Runs one entry of a stream; false: none can go on. */
 bool cuda_double_step(void);
 /* Has something faulted? Nothing runs any more. [any-thread] */
 bool cuda_double_has_fault(void);

@@ -13,7 +13,8 @@
 #include "double.h"
 
 enum { KERNEL_US = 5, COPY_NS = 2000, MEET_NS = 10000, BEGIN_ONE_IN = 8 };
-enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_MEET, WORK_COPY, WORK_FILL, WORK_HOST, WORK_RECORD, WORK_WAIT };
+enum { WORK_NONE, WORK_KERNEL, WORK_CALL, WORK_COPY, WORK_FILL, WORK_MEET };
+enum { WORK_HOST = WORK_MEET + 1, WORK_RECORD, WORK_WAIT };
 
 typedef struct work {
   struct work *next;
@@ -46,8 +47,8 @@ struct CUgraph_st { /* also a CUgraphExec */
 struct CUstream_st {
   CUstream next;
   bool held, expects; /* cuda_double_hold, cuda_double_expect */
-  CUgraph captured; /* that it is given to, for now; NULL: none */
-  double ns;        /* its clock: when what it has done so far was done */
+  CUgraph captured;   /* that it is given to, for now; NULL: none */
+  double ns;          /* its clock: when what it has done so far was done */
   work *first, **last;
   uint32_t given; /* the kind of what it was given last */
 };
@@ -62,7 +63,7 @@ struct CUevent_st {
 
 static struct CUstream_st default_stream = {.last = &default_stream.first};
 static CUstream streams = &default_stream;
-static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs;
+static uint64_t random_state, n_waits, n_launches, n_graph_launches, n_graphs, n_meets;
 static uint64_t n_writes, n_reads, n_copies, n_pageable, n_behind, n_begun;
 /* Work that is queued from now on begins later than all that the host has been told is done. */
 static double seen_ns;
@@ -182,6 +183,7 @@ static void pop(CUstream stream) {
   work *w = stream->first;
   begin_next(w->next);
   do_work(stream, w);
+  n_meets -= w->kind == WORK_MEET;
   stream->first = w->next;
   if (stream->first == NULL)
     stream->last = &stream->first;
@@ -192,13 +194,6 @@ static void ask_peers(CUstream stream) {
   work *w = stream->first;
   if (w != NULL && w->kind == WORK_MEET && !w->over && !stream->held)
     w->over = w->meet(w->args);
-}
-
-static bool meets(void) {
-  CUstream s = streams;
-  while (s != NULL && (s->first == NULL || s->first->kind != WORK_MEET || s->held))
-    s = s->next;
-  return s != NULL;
 }
 
 /* One entry of a stream that can go on; false: none can. */
@@ -226,7 +221,7 @@ static void finish(CUstream stream) {
   while (stream->first != NULL) {
     if (step())
       continue;
-    if (!meets())
+    if (n_meets == 0)
       cuda_double_die("streams wait for each other");
     (void)pthread_mutex_unlock(&cuda_double_lock);
     (void)nanosleep(&pause, NULL);
@@ -264,7 +259,7 @@ static CUresult push(CUstream stream, const work *head, const void *args, size_t
   n_behind += head->behind;
   if (stream->captured == NULL)
     return append(&stream->last, head, args, n_bytes);
-  if (head->kind > WORK_FILL || head->kind == WORK_MEET || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
+  if (head->kind > WORK_FILL || cuda_double_option("OPIPE_CUDA_DOUBLE_CAPTURE", 1) == 0) {
     stream->captured->broken = true;
     return CUDA_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -280,7 +275,8 @@ static bool work_uses(const work *w, uintptr_t first, size_t n_bytes) {
     return overlaps((uintptr_t)w->to, w->n_bytes, first, n_bytes) ||
            (w->kind == WORK_COPY && overlaps((uintptr_t)w->from, w->n_bytes, first, n_bytes));
   }
-  for (size_t i = 0; w->kind <= WORK_MEET && i < w->n_bytes / sizeof w->args[0]; ++i) {
+  const bool has_args = w->kind <= WORK_CALL || w->kind == WORK_MEET;
+  for (size_t i = 0; has_args && i < w->n_bytes / sizeof w->args[0]; ++i) {
     if (w->args[i] >= first && w->args[i] < first + n_bytes)
       return true;
   }
@@ -329,6 +325,7 @@ void cuda_double_meet(CUstream stream, bool (*fn)(const void *args), const void 
   (void)pthread_mutex_lock(&cuda_double_lock);
   if (push(stream, &head, args, n_bytes) != CUDA_OK)
     cuda_double_die("a launch of a communicator cannot be queued");
+  ++n_meets;
   cuda_double_expect(stream, false);
   (void)pthread_mutex_unlock(&cuda_double_lock);
 }

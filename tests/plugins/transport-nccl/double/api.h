@@ -20,8 +20,8 @@
  * messages, and whatever else the vendor leaves undefined, is named on stderr and ends the process.
  *
  * Environment: OPIPE_NCCL_DOUBLE_SEED (1), _VERSION (22809), _DELAY_US (200: most that a start
- * waits), _PATIENCE_MS (30000: an operation that stands still for longer ends the process), _REMOTE,
- * _LATE ("die": connections or communicators made after the first launch that needed no
+ * waits), _PATIENCE_MS (30000: an operation that stands still for longer ends the process),
+ * _REMOTE, _LATE ("die": connections or communicators made after the first launch that needed no
  * connection), _REPORT (a file: a line of JSON when a process has closed its last communicator),
  * _FAULT ("silent", "die", "stop" or "error", then "@" and "init", "finalize", "destroy", "abort",
  * the number of a launch, from 1, or "sum:" and the number of a launch of collectives).
@@ -71,47 +71,56 @@ enum { NCCL_DOUBLE_SUM = 0, NCCL_DOUBLE_PROD = 1, NCCL_DOUBLE_MAX = 2, NCCL_DOUB
 enum { NCCL_DOUBLE_MAGIC = (int)0xcafebeef, NCCL_DOUBLE_NO_COLOR = -1, NCCL_DOUBLE_MOST = 256 };
 
 /* row(member of a table, symbol, result, arguments) */
-#define NCCL_DOUBLE_FUNCTIONS(row)                                                              \
-  row(get_version, ncclGetVersion, int, (int *version))                                         \
-  row(get_id, ncclGetUniqueId, int, (ncclUniqueId * id))                                        \
-  row(init, ncclCommInitRankConfig, int,                                                        \
-      (ncclComm_t * comm, int n_ranks, ncclUniqueId id, int rank, nccl_double_config *config))  \
-  row(split, ncclCommSplit, int,                                                                \
-      (ncclComm_t comm, int color, int key, ncclComm_t *made, nccl_double_config *config))      \
-  row(count, ncclCommCount, int, (ncclComm_t comm, int *count))                                 \
-  row(rank, ncclCommUserRank, int, (ncclComm_t comm, int *rank))                                \
-  row(device, ncclCommCuDevice, int, (ncclComm_t comm, int *device))                            \
-  row(get_error, ncclCommGetAsyncError, int, (ncclComm_t comm, int *error))                     \
-  row(finalize, ncclCommFinalize, int, (ncclComm_t comm))                                       \
-  row(destroy, ncclCommDestroy, int, (ncclComm_t comm))                                         \
-  row(abort, ncclCommAbort, int, (ncclComm_t comm))                                             \
-  row(group_start, ncclGroupStart, int, (void))                                                 \
-  row(group_end, ncclGroupEnd, int, (void))                                                     \
-  row(send, ncclSend, int,                                                                      \
-      (const void *from, size_t count, int type, int peer, ncclComm_t comm,                     \
-       struct CUstream_st *stream))                                                             \
-  row(recv, ncclRecv, int,                                                                      \
-      (void *to, size_t count, int type, int peer, ncclComm_t comm, struct CUstream_st *stream)) \
-  row(all_reduce, ncclAllReduce, int,                                                           \
-      (const void *from, void *to, size_t count, int type, int op, ncclComm_t comm,             \
-       struct CUstream_st *stream))                                                             \
-  row(reduce_scatter, ncclReduceScatter, int,                                                   \
-      (const void *from, void *to, size_t count, int type, int op, ncclComm_t comm,             \
-       struct CUstream_st *stream))                                                             \
-  row(all_gather, ncclAllGather, int,                                                           \
-      (const void *from, void *to, size_t count, int type, ncclComm_t comm,                     \
-       struct CUstream_st *stream))                                                             \
-  row(broadcast, ncclBroadcast, int,                                                            \
-      (const void *from, void *to, size_t count, int type, int root, ncclComm_t comm,           \
-       struct CUstream_st *stream))                                                             \
-  row(reduce, ncclReduce, int,                                                                  \
-      (const void *from, void *to, size_t count, int type, int op, int root, ncclComm_t comm,   \
-       struct CUstream_st *stream))                                                             \
-  row(enroll, ncclCommRegister, int,                                                            \
-      (ncclComm_t comm, void *buffer, size_t size, void **handle))                              \
-  row(unenroll, ncclCommDeregister, int, (ncclComm_t comm, void *handle))                       \
-  row(error_string, ncclGetErrorString, const char *, (int result))                             \
-  row(last_error, ncclGetLastError, const char *, (ncclComm_t comm))
+#define NCCL_DOUBLE_FUNCTIONS(row)                                                                 \
+  row(get_version, ncclGetVersion, int, (int *version)) row(                                       \
+      get_id, ncclGetUniqueId, int,                                                                \
+      (ncclUniqueId * id)) row(init, ncclCommInitRankConfig, int,                                  \
+                               (ncclComm_t * comm, int n_ranks, ncclUniqueId id, int rank,         \
+                                nccl_double_config *config))                                       \
+      row(split, ncclCommSplit, int,                                                               \
+          (ncclComm_t comm, int color, int key, ncclComm_t *made, nccl_double_config *config))     \
+          row(count, ncclCommCount, int, (ncclComm_t comm, int *count)) row(                       \
+              rank, ncclCommUserRank, int,                                                         \
+              (ncclComm_t comm, int *rank)) row(device, ncclCommCuDevice, int,                     \
+                                                (ncclComm_t comm, int *device))                    \
+              row(get_error, ncclCommGetAsyncError, int, (ncclComm_t comm, int *error)) row(       \
+                  finalize, ncclCommFinalize, int,                                                 \
+                  (ncclComm_t comm)) row(destroy, ncclCommDestroy, int, (ncclComm_t comm))         \
+                  row(abort, ncclCommAbort, int, (ncclComm_t comm)) row(                           \
+                      group_start, ncclGroupStart, int,                                            \
+                      (void)) row(group_end, ncclGroupEnd, int, (void))                            \
+                      row(send, ncclSend, int,                                                     \
+                          (const void *from, size_t count, int type, int peer, ncclComm_t comm,    \
+                           struct CUstream_st *stream))                                            \
+                          row(recv, ncclRecv, int,                                                 \
+                              (void *to, size_t count, int type, int peer, ncclComm_t comm,        \
+                               struct CUstream_st *stream))                                        \
+                              row(all_reduce, ncclAllReduce, int,                                  \
+                                  (const void *from, void *to, size_t count, int type, int op,     \
+                                   ncclComm_t comm, struct CUstream_st *stream))                   \
+                                  row(reduce_scatter, ncclReduceScatter, int,                      \
+                                      (const void *from, void *to, size_t count, int type, int op, \
+                                       ncclComm_t comm, struct CUstream_st *stream))               \
+                                      row(all_gather, ncclAllGather, int,                          \
+                                          (const void *from, void *to, size_t count, int type,     \
+                                           ncclComm_t comm, struct CUstream_st *stream))           \
+                                          row(broadcast, ncclBroadcast, int,                       \
+                                              (const void *from, void *to, size_t count, int type, \
+                                               int root, ncclComm_t comm,                          \
+                                               struct CUstream_st *stream))                        \
+                                              row(reduce, ncclReduce, int,                         \
+                                                  (const void *from, void *to, size_t count,       \
+                                                   int type, int op, int root, ncclComm_t comm,    \
+                                                   struct CUstream_st *stream))                    \
+                                                  row(enroll, ncclCommRegister, int,               \
+                                                      (ncclComm_t comm, void *buffer, size_t size, \
+                                                       void **handle))                             \
+                                                      row(unenroll, ncclCommDeregister, int,       \
+                                                          (ncclComm_t comm, void *handle))         \
+                                                          row(error_string, ncclGetErrorString,    \
+                                                              const char *, (int result))          \
+                                                              row(last_error, ncclGetLastError,    \
+                                                                  const char *, (ncclComm_t comm))
 
 #define NCCL_DOUBLE_DECLARE(member, symbol, result, arguments) result symbol arguments;
 NCCL_DOUBLE_FUNCTIONS(NCCL_DOUBLE_DECLARE)

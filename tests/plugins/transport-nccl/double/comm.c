@@ -240,7 +240,7 @@ static int open_comm(ncclComm_t comm, ncclComm_t *out) {
     nccl_nap(100);
     (void)pthread_mutex_lock(&nccl_lock);
   }
-  const int result = !comm->blocking               ? NCCL_DOUBLE_IN_PROGRESS
+  const int result = !comm->blocking              ? NCCL_DOUBLE_IN_PROGRESS
                      : comm->state == COMM_FAILED ? comm->error
                                                   : NCCL_DOUBLE_SUCCESS;
   (void)pthread_mutex_unlock(&nccl_lock);

@@ -2,8 +2,8 @@
 /* Between the files of NCCL's double.
  *
  * One lock guards all that a process has of its own. It is taken inside the driver's: a stream asks
- * the launch at its head under that one. What processes share is written by one of them each, and
- * counters say how far it is.
+ * the launch at its head under that one. Every word that processes share has one writer, and
+ * counters say how far that one is.
  */
 #ifndef OPIPE_TEST_NCCL_DOUBLE_H_
 #define OPIPE_TEST_NCCL_DOUBLE_H_
@@ -15,14 +15,28 @@
 
 #include "api.h"
 
-enum { NCCL_PATIENCE_MS = 30000, MOST_RANKS = 16, CHUNK = 32768, SPLITS = 4, UUID = 16, WORDS = 160 };
+enum {
+  NCCL_PATIENCE_MS = 30000,
+  MOST_RANKS = 16,
+  CHUNK = 32768,
+  SPLITS = 4,
+  UUID = 16,
+  WORDS = 160
+};
 
-/* ---- what processes share ---- */
+/* ---- shared by processes ---- */
 
-enum { TASK_SEND, TASK_RECV, TASK_ALL_REDUCE, TASK_REDUCE_SCATTER, TASK_ALL_GATHER, TASK_BROADCAST,
-       TASK_REDUCE };
+enum {
+  TASK_SEND,
+  TASK_RECV,
+  TASK_ALL_REDUCE,
+  TASK_REDUCE_SCATTER,
+  TASK_ALL_GATHER,
+  TASK_BROADCAST,
+  TASK_REDUCE
+};
 
-/* What the ends of an operation must have in common. */
+/* The ends of an operation must have this in common. */
 typedef struct nccl_header {
   uint64_t count;
   int32_t kind, type, op, root;
@@ -44,11 +58,11 @@ typedef struct nccl_split {
 
 /* How far a process is: the same in all its communicators. */
 typedef struct nccl_status {
-  _Atomic uint64_t runs;  /* number of the launch that it runs; 0: none */
-  _Atomic uint64_t moves; /* steps of all launches that did something */
-  _Atomic uint64_t looks; /* that did not */
+  _Atomic uint64_t runs;              /* number of the launch that it runs; 0: none */
+  _Atomic uint64_t moves;             /* steps of all launches that did something */
+  _Atomic uint64_t looks;             /* that did not */
   _Atomic int32_t awaits[MOST_RANKS]; /* processes, up to the first 0 */
-  char text[WORDS];                   /* what it runs */
+  char text[WORDS];                   /* names its launch */
 } nccl_status;
 
 /* Written by the member alone. */
@@ -58,9 +72,9 @@ typedef struct nccl_member {
   uint64_t host;
   char uuid[UUID];
   nccl_split splits[SPLITS];
-  _Atomic uint64_t met;  /* collectives that it has come to */
-  nccl_header header;    /* the last one */
-  _Atomic uint32_t used; /* it wants the connections of collectives */
+  _Atomic uint64_t met;         /* collectives that it has come to */
+  nccl_header header;           /* the last one */
+  _Atomic uint32_t used;        /* it wants the connections of collectives */
   _Atomic uint64_t wrote, took; /* pieces of all collectives so far */
   nccl_status status;
   unsigned char piece[CHUNK];
@@ -81,7 +95,7 @@ typedef struct nccl_shared {
   _Atomic uint32_t n_here;  /* members that have it */
 } nccl_shared;
 
-/* ---- what a process has ---- */
+/* ---- of one process ---- */
 
 typedef struct nccl_task {
   struct nccl_task *next;
@@ -95,23 +109,30 @@ typedef struct nccl_task {
   bool posted, matched, over;
 } nccl_task;
 
-/* What one call, or one group, gives to one communicator. */
+/* The tasks that one call, or one group, gives to one communicator. */
 typedef struct nccl_launch {
   struct nccl_launch *next;  /* that waits outside of its stream */
   struct nccl_launch *after; /* that has not begun */
   ncclComm_t comm;
   nccl_task *tasks;
   uint32_t n_tasks;
-  uint64_t number;  /* of the process's launches, from 1 */
-  uint64_t group;   /* the first of its group */
+  uint64_t number; /* of the process's launches, from 1 */
+  uint64_t group;  /* the first of its group */
   uint64_t begins_ns;
   uint64_t stands_ns; /* since when nothing has moved */
   bool connects;      /* it needed a new connection */
   bool runs;
 } nccl_launch;
 
-enum { COMM_STARTING, COMM_READY, COMM_LAUNCHING, COMM_FINALIZING, COMM_FINALIZED, COMM_FAILED,
-       COMM_ABORTED };
+enum {
+  COMM_STARTING,
+  COMM_READY,
+  COMM_LAUNCHING,
+  COMM_FINALIZING,
+  COMM_FINALIZED,
+  COMM_FAILED,
+  COMM_ABORTED
+};
 
 struct ncclComm {
   struct ncclComm *next;
@@ -151,14 +172,14 @@ _Noreturn void nccl_die(const char *form, ...) __attribute__((format(printf, 1, 
 int nccl_fail(int result, const char *form, ...) __attribute__((format(printf, 2, 3)));
 const char *nccl_words(void);
 enum { FAULT_NONE, FAULT_SILENT, FAULT_DIE, FAULT_STOP, FAULT_ERROR };
-/* What goes wrong here; FAULT_DIE and FAULT_STOP happen before it returns. */
+/* The fault that is asked for here; FAULT_DIE and FAULT_STOP happen before it returns. */
 int nccl_fault(const char *where);
 /* sum: of the launches with a collective; 0: it has none. */
 int nccl_fault_at_launch(uint64_t number, uint64_t sum);
 typedef struct nccl_counts {
   uint64_t comms, connections, launches, most, messages, late, aborts;
   uint64_t moves; /* steps of launches that did something */
-  bool settled; /* a launch needed no connection */
+  bool settled;   /* a launch needed no connection */
 } nccl_counts;
 extern nccl_counts nccl_counted;
 void nccl_count_late(const char *what);
@@ -192,8 +213,8 @@ void nccl_rest(void); /* under the lock: if nothing is left, waits for its end *
 bool nccl_inside_group(void);
 /* True: its end is the group's end. */
 bool nccl_group_aborts(ncclComm_t comm);
-bool nccl_launch_waits(void);           /* under the lock: is one outside of its stream? */
-void nccl_launch_some(void);            /* puts those that can go into their streams; without the lock */
+bool nccl_launch_waits(void); /* under the lock: is one outside of its stream? */
+void nccl_launch_some(void);  /* puts those that can go into their streams; without the lock */
 void nccl_launch_drop(ncclComm_t comm); /* that waits, if any; under the lock, which is given up */
 void nccl_launch_free(nccl_launch *launch);
 

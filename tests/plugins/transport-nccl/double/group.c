@@ -118,8 +118,7 @@ static void note(nccl_launch *launch, uint64_t group_number) {
   launch->group = group_number;
   comm->launch = launch;
   comm->state = COMM_LAUNCHING;
-  comm->ready_ns =
-      nccl_draw(AT_ONCE_ONE_IN) == 0 ? 0 : nccl_now_ns() + 1000 * nccl_draw(LAUNCH_US);
+  comm->ready_ns = nccl_draw(AT_ONCE_ONE_IN) == 0 ? 0 : nccl_now_ns() + 1000 * nccl_draw(LAUNCH_US);
   cuda_double_expect(launch->tasks->stream, true);
 }
 
@@ -206,8 +205,8 @@ static bool connect(nccl_launch *launch) {
     }
     const bool sends = t->header.kind == TASK_SEND;
     bool *known = sends ? &comm->sends_to[peer] : &comm->receives_from[peer];
-    nccl_channel *ch = sends ? nccl_channel_of(comm, comm->rank, peer)
-                             : nccl_channel_of(comm, peer, comm->rank);
+    nccl_channel *ch =
+        sends ? nccl_channel_of(comm, comm->rank, peer) : nccl_channel_of(comm, peer, comm->rank);
     if (*known)
       continue;
     launch->connects = true;
@@ -243,7 +242,7 @@ static nccl_launch *next_launch(void) {
 }
 
 static void put(nccl_launch *launch) {
-  const void *args[1 + 2 * NCCL_DOUBLE_MOST]; /* what it is, and the addresses that it uses */
+  const void *args[1 + 2 * NCCL_DOUBLE_MOST]; /* itself, and the addresses that it uses */
   size_t n = 1;
   args[0] = launch;
   for (const nccl_task *t = launch->tasks; t != NULL && n + 2 < sizeof args / sizeof args[0];
@@ -326,9 +325,8 @@ static int check_task(const nccl_task *t) {
   if (nccl_size_of(h->type) == 0)
     return nccl_fail(NCCL_DOUBLE_INVALID_ARGUMENT, "%s : invalid type %d", what, h->type);
   const bool whole = h->type < NCCL_DOUBLE_FLOAT16;
-  if (h->op < 0 || h->op > NCCL_DOUBLE_MIN || (whole && h->op > NCCL_DOUBLE_PROD))
-    nccl_die("%s: this double does not know operation %d of %s", what, h->op,
-             nccl_type_name(h->type));
+  if (h->op < 0 || h->op > (whole ? NCCL_DOUBLE_PROD : NCCL_DOUBLE_MIN))
+    nccl_die("%s: there is no operation %d of %s here", what, h->op, nccl_type_name(h->type));
   if (t->stream == NULL)
     nccl_die("%s: the default stream", what);
   return NCCL_DOUBLE_SUCCESS;

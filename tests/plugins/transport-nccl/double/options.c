@@ -127,9 +127,8 @@ void nccl_report(void) {
       "{\"pid\": %d, \"communicators\": %llu, \"connections\": %llu, \"launches\": %llu, "
       "\"most_in_group\": %llu, \"messages\": %llu, \"late\": %llu, \"aborts\": %llu}\n",
       (int)getpid(), (unsigned long long)c->comms, (unsigned long long)c->connections,
-      (unsigned long long)c->launches, (unsigned long long)c->most,
-      (unsigned long long)c->messages, (unsigned long long)c->late,
-      (unsigned long long)c->aborts);
+      (unsigned long long)c->launches, (unsigned long long)c->most, (unsigned long long)c->messages,
+      (unsigned long long)c->late, (unsigned long long)c->aborts);
   const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0 || write(fd, line, (size_t)n) != n)
     nccl_die("the report %s cannot be written: %s", path, strerror(errno));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a launch does once it stands at the head of its stream, a piece at a time: each look moves
- * what its peers let it move, and never waits.
+/* A launch at the head of its stream moves on a piece at a time: each look moves as much as its
+ * peers let it, and never waits.
  *
  * A message: both ends come to it (`sends`, `recvs`), look whether they mean the same, then the
  * sender writes a piece when the one before has been taken. Collectives go through a piece of each
@@ -58,8 +58,8 @@ static bool come_to_message(nccl_task *t, nccl_channel *ch) {
 static bool move_message(nccl_task *t) {
   const bool sends = t->header.kind == TASK_SEND;
   const int own = t->comm->rank, peer = t->header.root;
-  nccl_channel *ch = sends ? nccl_channel_of(t->comm, own, peer)
-                           : nccl_channel_of(t->comm, peer, own);
+  nccl_channel *ch =
+      sends ? nccl_channel_of(t->comm, own, peer) : nccl_channel_of(t->comm, peer, own);
   const uint64_t n_bytes = t->header.count * nccl_size_of(t->header.type);
   if (!t->posted)
     return come_to_message(t, ch);
@@ -96,12 +96,13 @@ static void check_members(const nccl_task *t) {
     if (h->kind == own->kind && h->count == own->count && h->type == own->type &&
         h->op == own->op && h->root == own->root)
       continue;
-    nccl_die("collective %llu of %d ranks: rank %d comes to %s of %llu %s (operation %d, root %d), "
-             "rank %d to %s of %llu %s (operation %d, root %d)",
-             (unsigned long long)t->number, t->comm->n_ranks, t->comm->rank,
-             nccl_kind_name(own->kind), (unsigned long long)own->count, nccl_type_name(own->type),
-             own->op, own->root, i, nccl_kind_name(h->kind), (unsigned long long)h->count,
-             nccl_type_name(h->type), h->op, h->root);
+    nccl_die(
+        "collective %llu of %d ranks: rank %d comes to %s of %llu %s (operation %d, root %d), "
+        "rank %d to %s of %llu %s (operation %d, root %d)",
+        (unsigned long long)t->number, t->comm->n_ranks, t->comm->rank, nccl_kind_name(own->kind),
+        (unsigned long long)own->count, nccl_type_name(own->type), own->op, own->root, i,
+        nccl_kind_name(h->kind), (unsigned long long)h->count, nccl_type_name(h->type), h->op,
+        h->root);
   }
 }
 
@@ -267,9 +268,8 @@ static bool begin(nccl_launch *launch) {
       break;
     case FAULT_ERROR:
       launch->comm->state = COMM_FAILED;
-      launch->comm->error =
-          nccl_fail(NCCL_DOUBLE_REMOTE_ERROR, "the test lets launch %llu fail",
-                    (unsigned long long)launch->number);
+      launch->comm->error = nccl_fail(NCCL_DOUBLE_REMOTE_ERROR, "the test lets launch %llu fail",
+                                      (unsigned long long)launch->number);
       break;
     default:
       break;

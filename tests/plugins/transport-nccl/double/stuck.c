@@ -31,7 +31,7 @@ static void describe(const nccl_launch *launch, char *out, size_t room) {
                  launch->comm->n_ranks, nccl_kind_name(t->header.kind),
                  (unsigned long long)t->number, (unsigned long long)t->header.count,
                  nccl_type_name(t->header.type),
-                 !message                          ? ", root "
+                 !message                      ? ", root "
                  : t->header.kind == TASK_SEND ? " to rank "
                                                : " from rank ",
                  t->header.root, launch->n_tasks > 1 ? " in a group" : "");
@@ -62,7 +62,7 @@ static void publish(const nccl_launch *launch, const bool *awaited) {
   }
 }
 
-/* What the process says of itself; NULL: it runs nothing, or is in none of our communicators. */
+/* The process's own words; NULL: it runs nothing, or is in none of our communicators. */
 static const nccl_status *status_of(int32_t pid) {
   for (const struct ncclComm *c = nccl_comms; c != NULL; c = c->next) {
     for (int i = 0; c->shared != NULL && i < c->n_ranks; ++i) {

@@ -15,8 +15,8 @@ size_t nccl_size_of(int type) {
 }
 
 const char *nccl_type_name(int type) {
-  static const char *const names[NCCL_DOUBLE_TYPES] = {"int8",   "uint8",   "int32",   "uint32",
-                                                       "int64",  "uint64",  "float16", "float32",
+  static const char *const names[NCCL_DOUBLE_TYPES] = {"int8",    "uint8",   "int32",   "uint32",
+                                                       "int64",   "uint64",  "float16", "float32",
                                                        "float64", "bfloat16"};
   return type >= 0 && type < NCCL_DOUBLE_TYPES ? names[type] : "(no type)";
 }
@@ -37,19 +37,19 @@ static uint16_t narrow(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-#define APPLY(a, b)                 \
-  (op == NCCL_DOUBLE_SUM    ? (a) + (b) \
-   : op == NCCL_DOUBLE_PROD ? (a) * (b) \
+#define APPLY(a, b)                                   \
+  (op == NCCL_DOUBLE_SUM    ? (a) + (b)               \
+   : op == NCCL_DOUBLE_PROD ? (a) * (b)               \
    : op == NCCL_DOUBLE_MAX  ? ((a) > (b) ? (a) : (b)) \
                             : ((a) < (b) ? (a) : (b)))
-#define IN_TYPE(value)                  \
-  {                                     \
-    value a, b;                         \
-    memcpy(&a, io_value, sizeof a);     \
-    memcpy(&b, other, sizeof b);        \
-    a = (value)APPLY(a, b);             \
-    memcpy(io_value, &a, sizeof a);     \
-    break;                              \
+#define IN_TYPE(value)              \
+  {                                 \
+    value a, b;                     \
+    memcpy(&a, io_value, sizeof a); \
+    memcpy(&b, other, sizeof b);    \
+    a = (value)APPLY(a, b);         \
+    memcpy(io_value, &a, sizeof a); \
+    break;                          \
   }
 
 static void apply(int type, int op, void *io_value, const void *other) {

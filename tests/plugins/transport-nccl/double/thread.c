@@ -45,7 +45,10 @@ static void *go_on(void *arg) {
       (void)cuda_double_step();
     }
     (void)pthread_mutex_lock(&nccl_lock);
-    us = !works ? IDLE_US : moves != nccl_counted.moves ? LEAST_US : us < MOST_US ? 2 * us : MOST_US;
+    us = !works                        ? IDLE_US
+         : moves != nccl_counted.moves ? LEAST_US
+         : us < MOST_US                ? 2 * us
+                                       : MOST_US;
     if (moves == nccl_counted.moves)
       sleep_for(us);
   }
