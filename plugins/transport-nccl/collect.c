@@ -27,8 +27,8 @@ static void write_head(opipe_group *g) {
 static opipe_status start_check(opipe_group *g, opipe_error *err) {
   opipe_endpoint *e = g->endpoint;
   const uint64_t n_bytes = head_words(g) * sizeof(uint64_t);
-  const uint64_t own = e->small + NCCL_SMALL;
-  const opipe_region place = {e->small_buffer, NCCL_SMALL, n_bytes};
+  const uint64_t own = e->own.small + NCCL_SMALL;
+  const opipe_region place = {e->own.small_buffer, NCCL_SMALL, n_bytes};
   const uint64_t record =
       nccl_note(e, NCCL_DID_CHECK, g->n, g->round.params.id, g->round.begun - 1, n_bytes);
   write_head(g);
@@ -51,7 +51,7 @@ static opipe_status start_check(opipe_group *g, opipe_error *err) {
 static opipe_status read_heads(opipe_group *g, opipe_error *err) {
   opipe_endpoint *e = g->endpoint;
   const uint64_t n_bytes = head_words(g) * sizeof(uint64_t);
-  const opipe_region all = {e->small_buffer, NCCL_SMALL + n_bytes, n_bytes * g->n};
+  const opipe_region all = {e->own.small_buffer, NCCL_SMALL + n_bytes, n_bytes * g->n};
   const opipe_status status = e->backend->read(e->lane, g->heads + head_words(g), &all, err);
   return status < 0 ? status : nccl_mark(e, err);
 }
@@ -192,7 +192,7 @@ static opipe_status check(const opipe_group *g, opipe_error *err) {
 
 static opipe_status check_setup(const opipe_group *g, const char *call, opipe_error *err) {
   const opipe_endpoint *e = g->endpoint;
-  return e->setup == NCCL_SETUP_DONE
+  return e->setup.state == NCCL_SETUP_DONE
              ? OPIPE_OK
              : opipe_fail(err, OPIPE_E_STATE, "%s: endpoint_ready of rank %u has not answered OK",
                           call, e->rank);

@@ -10,34 +10,35 @@
  * once, with the first communicator; until that stands, environ points to a copy with ours. */
 static opipe_status tell_apart(opipe_endpoint *e, opipe_error *err) {
   uint64_t n = 0, count = 0;
-  if (!e->world->options.share || e->environment != NULL)
+  if (!e->world->options.share || e->setup.environment != NULL)
     return OPIPE_OK;
   while (environ != NULL && environ[n] != NULL)
     ++n;
   char **list = nccl_new(e->world->host, "the environment", (n + 2) * sizeof *list, err);
   if (list == NULL)
     return OPIPE_E_NOMEM;
-  e->n_environment = (n + 2) * sizeof *list;
-  (void)snprintf(e->host_id, sizeof e->host_id, "NCCL_HOSTID=onnx-pipe-rank-%u", e->rank);
+  e->setup.n_environment = (n + 2) * sizeof *list;
+  (void)snprintf(e->setup.host_id, sizeof e->setup.host_id, "NCCL_HOSTID=onnx-pipe-rank-%u",
+                 e->rank);
   for (uint64_t i = 0; i < n; ++i) {
     if (strncmp(environ[i], "NCCL_HOSTID=", strlen("NCCL_HOSTID=")) != 0)
       list[count++] = environ[i];
   }
-  list[count] = e->host_id;
-  e->environment = list;
-  e->host_environ = environ;
+  list[count] = e->setup.host_id;
+  e->setup.environment = list;
+  e->setup.host_environ = environ;
   environ = list;
   return OPIPE_OK;
 }
 
 /* Where the host has called setenv meanwhile, environ is another array, with a copy of ours. */
 static void tell_no_more(opipe_endpoint *e) {
-  if (e->environment == NULL)
+  if (e->setup.environment == NULL)
     return;
-  if (environ == e->environment)
-    environ = e->host_environ;
-  nccl_delete(e->world->host, e->environment, e->n_environment);
-  e->environment = NULL;
+  if (environ == e->setup.environment)
+    environ = e->setup.host_environ;
+  nccl_delete(e->world->host, e->setup.environment, e->setup.n_environment);
+  e->setup.environment = NULL;
 }
 
 /* ---- making ---- */
@@ -87,7 +88,7 @@ opipe_status nccl_comm_make(opipe_endpoint *e, nccl_comm *comm, opipe_error *err
 }
 
 void nccl_comms_poll(opipe_endpoint *e) {
-  for (nccl_comm *comm = e->comms; comm != NULL && !e->aborts; comm = comm->next) {
+  for (nccl_comm *comm = e->comms; comm != NULL && !e->helper.aborts; comm = comm->next) {
     ncclResult_t state = NCCL_FINE;
     if (comm->state != NCCL_COMM_STANDS || comm->comm == NULL)
       continue;
@@ -114,7 +115,7 @@ static bool comes_about(const opipe_endpoint *e, const nccl_comm *comm, uint64_t
 
 bool nccl_comms_finish(opipe_endpoint *e, uint64_t until_ns) {
   const nccl_calls *nccl = &e->world->library->nccl;
-  if (e->aborts || nccl_push(e, NULL) < 0)
+  if (e->helper.aborts || nccl_push(e, NULL) < 0)
     return false;
   bool all = true;
   for (nccl_comm *comm = e->comms; comm != NULL && all; comm = comm->next) {

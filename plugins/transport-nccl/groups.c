@@ -32,7 +32,7 @@ static opipe_status build(opipe_group *g, const opipe_collective_params *p, opip
   if (status == OPIPE_OK)
     status = machine_round_open(&g->round, host, e->rank, e->backend, e->device, e->lane, err);
   if (status == OPIPE_OK && nccl_window_bytes(g) != 0)
-    status = nccl_memory_make(e, NCCL_SCRATCH, &e->scratch, &e->scratch_buffer, err);
+    status = nccl_memory_make(e, NCCL_SCRATCH, &e->own.scratch, &e->own.scratch_buffer, err);
   if (status == OPIPE_OK && e->world->options.check) { /* pinned: reading waits for nothing */
     void *heads = NULL;
     status = e->backend->host_alloc(e->device, bytes_of_heads(g), &heads, err);

@@ -14,13 +14,13 @@ static struct timespec at(uint64_t ns) {
 }
 
 void nccl_helper_wake(opipe_endpoint *e) {
-  (void)pthread_cond_signal(&e->work); /* without the lock: it looks soon in any case */
+  (void)pthread_cond_signal(&e->helper.work); /* without the lock: it looks soon in any case */
 }
 
 /* Is what the lane has to be ended? A world that was closed in order has some time. */
 static bool is_to_abort(opipe_endpoint *e) {
   opipe_world *world = e->world;
-  if (e->aborts || nccl_check(world, NULL) == OPIPE_OK)
+  if (e->helper.aborts || nccl_check(world, NULL) == OPIPE_OK)
     return false;
   if (atomic_load(&world->orderly) == 0)
     return true;
@@ -31,7 +31,7 @@ static bool is_to_abort(opipe_endpoint *e) {
 /* The lock is held, but while communicators are aborted: others find the world ended, and leave
  * them alone. */
 static void abort_all(opipe_endpoint *e) {
-  e->aborts = true;
+  e->helper.aborts = true;
   if (e->world->options.records && nccl_check(e->world, NULL) < 0 &&
       atomic_load(&e->world->orderly) == 0)
     nccl_write_records(e);
@@ -43,7 +43,7 @@ static void abort_all(opipe_endpoint *e) {
   e->launching = NULL;
   ++e->n_launches; /* the last launch may have no mark: this one is behind it */
   (void)nccl_mark(e, NULL);
-  e->aborted = true;
+  e->helper.aborted = true;
 }
 
 static void look(opipe_endpoint *e) {
@@ -56,7 +56,7 @@ static void look(opipe_endpoint *e) {
 
 static void nudge(opipe_endpoint *e) {
   const struct timespec pause = {.tv_nsec = NUDGE_NS};
-  e->nudge = false;
+  e->helper.nudge = false;
   (void)pthread_mutex_unlock(&e->lock);
   (void)nanosleep(&pause, NULL);
   nccl_ring(e);
@@ -67,30 +67,30 @@ static void *help(void *arg) {
   opipe_endpoint *e = arg;
   opipe_thread_enter("opipe-nccl");
   (void)pthread_mutex_lock(&e->lock);
-  while (!e->stops) {
+  while (!e->helper.stops) {
     look(e);
-    if (e->nudge) {
+    if (e->helper.nudge) {
       nudge(e);
-    } else if (!e->stops) {
+    } else if (!e->helper.stops) {
       const struct timespec until = at(machine_now_ns() + LOOK_NS);
-      (void)pthread_cond_timedwait(&e->work, &e->lock, &until);
+      (void)pthread_cond_timedwait(&e->helper.work, &e->lock, &until);
     }
   }
-  if (!e->aborts && nccl_check(e->world, NULL) < 0 && atomic_load(&e->world->orderly) == 0)
+  if (!e->helper.aborts && nccl_check(e->world, NULL) < 0 && atomic_load(&e->world->orderly) == 0)
     look(e);
   bool left = false;
   for (const nccl_comm *comm = e->comms; comm != NULL; comm = comm->next)
     left = left || comm->comm != NULL;
-  if (left && !e->aborts) /* they do not end in order */
+  if (left && !e->helper.aborts) /* they do not end in order */
     abort_all(e);
   (void)pthread_mutex_unlock(&e->lock);
   return NULL;
 }
 
 opipe_status nccl_helper_start(opipe_endpoint *e, opipe_error *err) {
-  if (opipe_thread_create(&e->helper, NULL, help, e) != 0)
+  if (opipe_thread_create(&e->helper.thread, NULL, help, e) != 0)
     return opipe_fail(err, OPIPE_E_NOMEM, "rank %u: no thread could be made", e->rank);
-  e->has_helper = true;
+  e->helper.is_there = true;
   return OPIPE_OK;
 }
 
@@ -98,15 +98,15 @@ bool nccl_helper_stop(opipe_endpoint *e, uint64_t until_ns) {
   struct timespec now, until;
   const uint64_t clock = machine_now_ns();
   (void)pthread_mutex_lock(&e->lock);
-  e->stops = true;
-  (void)pthread_cond_signal(&e->work);
+  e->helper.stops = true;
+  (void)pthread_cond_signal(&e->helper.work);
   (void)pthread_mutex_unlock(&e->lock);
   (void)clock_gettime(CLOCK_REALTIME, &now);
   const uint64_t left = until_ns > clock ? until_ns - clock : 1;
   until = at((uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec + left);
-  if (pthread_timedjoin_np(e->helper, NULL, &until) == 0)
+  if (pthread_timedjoin_np(e->helper.thread, NULL, &until) == 0)
     return true;
-  (void)pthread_detach(e->helper);
+  (void)pthread_detach(e->helper.thread);
   nccl_log(e->world->host, OPIPE_LOG_WARN,
            "transport 'nccl': ncclCommAbort has not ended within its time: a thread, and memory of "
            "the rank's, stay until the process ends");

@@ -73,7 +73,7 @@ void nccl_pop(const opipe_endpoint *e) {
 
 opipe_status nccl_launch_begin(opipe_endpoint *e, opipe_error *err) {
   opipe_status status = nccl_check(e->world, err);
-  if (status == OPIPE_OK && (e->aborts || e->launching != NULL))
+  if (status == OPIPE_OK && (e->helper.aborts || e->launching != NULL))
     status = opipe_fail(err, OPIPE_E_INTERNAL, "rank %u: a launch within another", e->rank);
   if (status == OPIPE_OK)
     status = nccl_push(e, err);
@@ -128,7 +128,7 @@ opipe_status nccl_done(opipe_endpoint *e, uint64_t number, opipe_error *err) {
 
 opipe_status nccl_settle(opipe_endpoint *e, uint64_t number) {
   ncclResult_t state = NCCL_FINE;
-  if (e->aborts && !e->aborted)
+  if (e->helper.aborts && !e->helper.aborted)
     return OPIPE_PENDING;
   if (e->launching != NULL) {
     const ncclResult_t asked = e->world->library->nccl.async_error(e->launching->comm, &state);

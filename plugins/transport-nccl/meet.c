@@ -51,7 +51,7 @@ static uint64_t id_of(const nccl_comm *comm) {
 static uint32_t list(const opipe_endpoint *e, uint32_t first, note *out) {
   uint32_t n = 0;
   for (uint32_t r = 0; r < e->world->n_ranks; ++r) {
-    const nccl_edge *edge = &e->edges[r];
+    const nccl_edge *edge = &e->setup.edges[r];
     if (edge->n_streams == 0)
       continue;
     if (n >= first && n - first < ENTRIES)
@@ -81,24 +81,24 @@ static opipe_status post(opipe_endpoint *e, opipe_error *err) {
     return opipe_fail(err, OPIPE_E_DEVICE, "rank %u: its GPU's identity: the driver answers %d",
                       e->rank, (int)result);
   }
-  memcpy(e->uuids[e->rank], &uuid, sizeof uuid);
-  e->heard[e->rank] = true;
+  memcpy(e->setup.uuids[e->rank], &uuid, sizeof uuid);
+  e->setup.heard[e->rank] = true;
   const uint32_t n = list(e, 0, &own), n_parts = n == 0 ? 1 : (n + ENTRIES - 1) / ENTRIES;
-  for (opipe_status status = OPIPE_OK; board != NULL && e->n_posted < n_parts;) {
-    (void)list(e, e->n_posted * ENTRIES, &own);
-    const uint32_t left = n - e->n_posted * ENTRIES;
+  for (opipe_status status = OPIPE_OK; board != NULL && e->setup.n_posted < n_parts;) {
+    (void)list(e, e->setup.n_posted * ENTRIES, &own);
+    const uint32_t left = n - e->setup.n_posted * ENTRIES;
     own.head = (head){.magic = MAGIC,
                       .n_ranks = e->world->n_ranks,
                       .version = (uint32_t)lib->version,
                       .n_parts = n_parts,
                       .n_entries = left < ENTRIES ? left : (uint32_t)ENTRIES};
     memcpy(own.head.uuid, &uuid, sizeof uuid);
-    key_of(e->rank, e->n_posted, key);
+    key_of(e->rank, e->setup.n_posted, key);
     status = board->post(board->ctx, key, &own,
                          offsetof(note, entries) + own.head.n_entries * sizeof(entry), err);
     if (status < 0)
       return status;
-    ++e->n_posted;
+    ++e->setup.n_posted;
   }
   return OPIPE_OK;
 }
@@ -133,11 +133,12 @@ static opipe_status check_gpu(const opipe_endpoint *e, uint32_t rank, opipe_erro
   char text[40];
   size_t n = 0;
   for (uint32_t r = 0; r < e->world->n_ranks; ++r) {
-    if (r == rank || !e->heard[r] || memcmp(e->uuids[r], e->uuids[rank], 16) != 0)
+    if (r == rank || !e->setup.heard[r] || memcmp(e->setup.uuids[r], e->setup.uuids[rank], 16) != 0)
       continue;
     for (int i = 0; i < 16; ++i) {
       n += (size_t)snprintf(text + n, sizeof text - n, "%s%02x",
-                            i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", e->uuids[rank][i]);
+                            i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                            e->setup.uuids[rank][i]);
     }
     return opipe_fail(
         err, OPIPE_E_UNSUPPORTED,
@@ -168,7 +169,7 @@ static opipe_status differs(const opipe_endpoint *e, uint32_t rank, const char *
 /* Compares one part; *io_edge: an entry of the edge between the two was found. */
 static opipe_status compare(opipe_endpoint *e, uint32_t rank, const note *n, bool *io_edge,
                             opipe_error *err) {
-  const nccl_edge *edge = &e->edges[rank];
+  const nccl_edge *edge = &e->setup.edges[rank];
   for (uint32_t i = 0; i < n->head.n_entries; ++i) {
     const entry *at = &n->entries[i];
     if (at->kind == ENTRY_EDGE && at->peer == e->rank) {
@@ -205,14 +206,14 @@ static opipe_status hear(opipe_endpoint *e, uint32_t rank, opipe_error *err) {
       return status;
     n_parts = there.head.n_parts;
   }
-  if (!has_edge && e->edges[rank].n_streams != 0)
-    return differs(e, rank, "streams", e->edges[rank].n_streams, 0, err);
+  if (!has_edge && e->setup.edges[rank].n_streams != 0)
+    return differs(e, rank, "streams", e->setup.edges[rank].n_streams, 0, err);
   for (const nccl_comm *comm = e->comms; comm != NULL; comm = comm->next) {
     if (comm->sums && has_member(comm, rank) && comm->seen != rank + 1)
       return differs(e, rank, "groups of their ranks", comm->n_groups, 0, err);
   }
-  memcpy(e->uuids[rank], there.head.uuid, sizeof there.head.uuid);
-  e->heard[rank] = true;
+  memcpy(e->setup.uuids[rank], there.head.uuid, sizeof there.head.uuid);
+  e->setup.heard[rank] = true;
   return e->world->options.share ? OPIPE_OK : check_gpu(e, rank, err);
 }
 
@@ -227,7 +228,7 @@ opipe_status nccl_meet(opipe_endpoint *e, opipe_error *err) {
                       e->world->n_ranks);
   }
   for (uint32_t r = 0; r < e->world->n_ranks; ++r) {
-    const opipe_status status = e->heard[r] ? OPIPE_OK : hear(e, r, err);
+    const opipe_status status = e->setup.heard[r] ? OPIPE_OK : hear(e, r, err);
     if (status < 0)
       return status;
     all = status == OPIPE_OK ? all : OPIPE_PENDING;
@@ -294,8 +295,8 @@ void nccl_hear_end(opipe_endpoint *e, bool of_all) {
   opipe_world *world = e->world;
   const uint32_t n = world->n_ranks, most = of_all || n < HEARS ? n : (uint32_t)HEARS;
   for (uint32_t i = 0; i < most && world->board != NULL && atomic_load(&world->ended) == 0; ++i) {
-    e->hears = (e->hears + 1) % n;
-    if (e->hears != e->rank)
-      hear_end(world, e->hears);
+    e->helper.hears = (e->helper.hears + 1) % n;
+    if (e->helper.hears != e->rank)
+      hear_end(world, e->helper.hears);
   }
 }

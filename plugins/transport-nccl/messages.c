@@ -18,7 +18,7 @@ static opipe_status check_op(const opipe_stream *s, uint32_t side, uint64_t sequ
   const char *call = side == 0 ? "send" : "recv";
   if (s->side != side)
     return opipe_stream_not_held(e->rank, p, call, err);
-  if (e->setup != NCCL_SETUP_DONE) {
+  if (e->setup.state != NCCL_SETUP_DONE) {
     return opipe_fail(err, OPIPE_E_STATE,
                       "%s on stream %u of stages %u -> %u: endpoint_ready of rank %u has not "
                       "answered OK",

@@ -41,9 +41,9 @@ static opipe_status refuse_late(const opipe_endpoint *e, const char *what, opipe
 
 opipe_status nccl_count_stream(opipe_endpoint *e, const opipe_stream_params *p, opipe_error *err) {
   const uint32_t peer = p->src_rank == e->rank ? p->dst_rank : p->src_rank;
-  nccl_edge *edge = &e->edges[peer];
+  nccl_edge *edge = &e->setup.edges[peer];
   char what[96];
-  if (e->setup == NCCL_SETUP_NEW) {
+  if (e->setup.state == NCCL_SETUP_NEW) {
     ++edge->n_streams;
     edge->hash += hash_stream(p);
   }
@@ -110,7 +110,7 @@ static opipe_status take_comm(opipe_endpoint *e, nccl_comm *comm, nccl_comm **ou
     *out = *at;
     return OPIPE_OK;
   }
-  if (e->setup != NCCL_SETUP_NEW) {
+  if (e->setup.state != NCCL_SETUP_NEW) {
     (void)snprintf(what, sizeof what, "the first group of ranks %u to %u (%u members)",
                    comm->ranks[0], comm->ranks[comm->n - 1], comm->n);
     free_comm(e->world->host, comm);
@@ -126,7 +126,7 @@ opipe_status nccl_count_group(opipe_endpoint *e, const opipe_collective_params *
   nccl_comm *comm = new_comm(e, p->ranks, p->n_ranks, true, err);
   const opipe_status status =
       comm == NULL ? (opipe_status)OPIPE_E_NOMEM : take_comm(e, comm, out_comm, err);
-  if (status == OPIPE_OK && e->setup == NCCL_SETUP_NEW) {
+  if (status == OPIPE_OK && e->setup.state == NCCL_SETUP_NEW) {
     ++(*out_comm)->n_groups;
     (*out_comm)->hash += hash_group(p, collects);
   }
@@ -163,7 +163,7 @@ static opipe_status warm_edge(opipe_endpoint *e, uint32_t peer, opipe_error *err
   enum { N_BYTES = 4, APART = 128 };
   const nccl_calls *nccl = &e->world->library->nccl;
   nccl_comm *comm = e->messages;
-  char *small = (char *)(uintptr_t)e->small;
+  char *small = (char *)(uintptr_t)e->own.small;
   const uint64_t record = nccl_note(e, NCCL_DID_WARM, peer, 0, 0, N_BYTES);
   opipe_status status = nccl_launch_begin(e, err);
   if (status < 0)
@@ -182,7 +182,7 @@ static opipe_status warm_edge(opipe_endpoint *e, uint32_t peer, opipe_error *err
 
 static opipe_status warm_set(opipe_endpoint *e, nccl_comm *comm, opipe_error *err) {
   enum { AT = 256 };
-  float *small = (float *)(uintptr_t)(e->small + AT);
+  float *small = (float *)(uintptr_t)(e->own.small + AT);
   const uint64_t record = nccl_note(e, NCCL_DID_WARM, comm->n, 0, 0, sizeof *small);
   opipe_status status = nccl_launch_begin(e, err);
   if (status < 0)
@@ -199,7 +199,7 @@ static opipe_status warm_set(opipe_endpoint *e, nccl_comm *comm, opipe_error *er
 /* The next edge that is cold; n_ranks: none. */
 static uint32_t next_edge(const opipe_endpoint *e) {
   uint32_t r = 0;
-  while (r < e->world->n_ranks && (e->edges[r].n_streams == 0 || e->edges[r].warm))
+  while (r < e->world->n_ranks && (e->setup.edges[r].n_streams == 0 || e->setup.edges[r].warm))
     ++r;
   return r;
 }
@@ -214,7 +214,7 @@ static nccl_comm *next_set(const opipe_endpoint *e) {
 static opipe_status warm_next(opipe_endpoint *e, opipe_error *err) {
   const uint32_t peer = next_edge(e);
   if (peer != e->world->n_ranks) {
-    e->edges[peer].warm = true;
+    e->setup.edges[peer].warm = true;
     return warm_edge(e, peer, err);
   }
   nccl_comm *comm = next_set(e);
@@ -247,7 +247,7 @@ static opipe_status warm(opipe_endpoint *e, opipe_error *err) {
 static opipe_status make_memory(opipe_endpoint *e, opipe_error *err) {
   const uint64_t n = e->world->n_ranks;
   const uint64_t heads = e->world->options.check ? (n + 1) * (n + 4) * sizeof(uint64_t) : 0;
-  return nccl_memory_make(e, NCCL_SMALL + heads, &e->small, &e->small_buffer, err);
+  return nccl_memory_make(e, NCCL_SMALL + heads, &e->own.small, &e->own.small_buffer, err);
 }
 
 static opipe_status make_comms(opipe_endpoint *e, opipe_error *err) {
@@ -261,9 +261,9 @@ static opipe_status make_comms(opipe_endpoint *e, opipe_error *err) {
 
 static opipe_status step(opipe_endpoint *e, opipe_error *err) {
   opipe_status status = OPIPE_OK;
-  switch (e->setup) {
+  switch (e->setup.state) {
     case NCCL_SETUP_NEW:
-      e->until_ns = machine_now_ns() + e->world->options.setup_s * UINT64_C(1000000000);
+      e->setup.until_ns = machine_now_ns() + e->world->options.setup_s * UINT64_C(1000000000);
       status = make_memory(e, err);
       break;
     case NCCL_SETUP_MEETS:
@@ -277,22 +277,22 @@ static opipe_status step(opipe_endpoint *e, opipe_error *err) {
       break;
   }
   if (status == OPIPE_OK)
-    ++e->setup;
+    ++e->setup.state;
   return status;
 }
 
 static const char *what_is_awaited(const opipe_endpoint *e) {
-  return e->setup == NCCL_SETUP_MEETS   ? "the notes of all ranks"
-         : e->setup == NCCL_SETUP_MAKES ? "its communicators"
-                                        : "the first message with each rank";
+  return e->setup.state == NCCL_SETUP_MEETS   ? "the notes of all ranks"
+         : e->setup.state == NCCL_SETUP_MAKES ? "its communicators"
+                                              : "the first message with each rank";
 }
 
 opipe_status nccl_endpoint_ready(opipe_endpoint *e, opipe_error *err) {
   (void)pthread_mutex_lock(&e->lock);
   opipe_status status = nccl_check(e->world, err);
-  while (status == OPIPE_OK && e->setup != NCCL_SETUP_DONE)
+  while (status == OPIPE_OK && e->setup.state != NCCL_SETUP_DONE)
     status = step(e, err);
-  if (status == OPIPE_PENDING && machine_now_ns() >= e->until_ns) {
+  if (status == OPIPE_PENDING && machine_now_ns() >= e->setup.until_ns) {
     opipe_error why = OPIPE_ERROR_INIT;
     status = opipe_fail(&why, OPIPE_E_TIMEOUT,
                         "transport 'nccl': rank %u has waited %u s for %s (setup_s=N)", e->rank,

@@ -103,7 +103,7 @@ static uint64_t direct(const opipe_group *g, bool to, uint64_t first, uint64_t n
 }
 
 static uint64_t scratch_of(const opipe_group *g, uint64_t first) {
-  return g->endpoint->scratch + (first - g->first) * size_of(g);
+  return g->endpoint->own.scratch + (first - g->first) * size_of(g);
 }
 
 /* Copies values of a list to the scratch, or back. */
@@ -120,7 +120,7 @@ static opipe_status pack(const opipe_group *g, bool to, uint64_t list_first, uin
     const uint64_t within = opipe_cursor_move(&cursor, list_first * size + done, &n_bytes);
     const opipe_region *region = &list[cursor.at];
     const opipe_region home = {region->buffer, region->offset_bytes + within, n_bytes};
-    const opipe_region away = {e->scratch_buffer, (first - g->first) * size + done, n_bytes};
+    const opipe_region away = {e->own.scratch_buffer, (first - g->first) * size + done, n_bytes};
     status = to ? e->backend->copy(e->lane, &home, &away, err)
                 : e->backend->copy(e->lane, &away, &home, err);
     done += n_bytes;

@@ -207,20 +207,23 @@ static opipe_status build(opipe_endpoint *e, const char *backend_id, opipe_error
     status = nccl_library_open(&world->library, err);
   if (status < 0)
     return status;
-  e->heard = nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->heard, err);
-  e->edges = nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->edges, err);
-  e->uuids = nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->uuids, err);
-  if (e->heard == NULL || e->edges == NULL || e->uuids == NULL)
+  e->setup.heard =
+      nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->setup.heard, err);
+  e->setup.edges =
+      nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->setup.edges, err);
+  e->setup.uuids =
+      nccl_new(world->host, "an endpoint", world->n_ranks * sizeof *e->setup.uuids, err);
+  if (e->setup.heard == NULL || e->setup.edges == NULL || e->setup.uuids == NULL)
     return OPIPE_E_NOMEM;
   bool made = pthread_condattr_init(&attributes) == 0;
   if (made) {
     made = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
-           pthread_cond_init(&e->work, &attributes) == 0;
+           pthread_cond_init(&e->helper.work, &attributes) == 0;
     (void)pthread_condattr_destroy(&attributes);
   }
   e->has_lock = made && pthread_mutex_init(&e->lock, NULL) == 0;
-  e->has_bell_lock = e->has_lock && pthread_mutex_init(&e->bell_lock, NULL) == 0;
-  if (!e->has_bell_lock)
+  e->ring.has_lock = e->has_lock && pthread_mutex_init(&e->ring.lock, NULL) == 0;
+  if (!e->ring.has_lock)
     return opipe_fail(err, OPIPE_E_NOMEM, "an endpoint: no lock could be made");
   status = open_device(e, err);
   if (status >= 0)
@@ -233,13 +236,13 @@ static void close_device(opipe_endpoint *e, bool clean) {
   const nccl_library *lib = e->world->library;
   if (e->lane != NULL && !clean)
     (void)e->backend->queue_abort(e->lane, NULL);
-  e->backend->buffer_free(e->scratch_buffer);
-  e->backend->buffer_free(e->small_buffer);
+  e->backend->buffer_free(e->own.scratch_buffer);
+  e->backend->buffer_free(e->own.small_buffer);
   if (clean && nccl_push(e, NULL) == OPIPE_OK) { /* else freeing waits for work that never ends */
-    if (e->scratch != 0)
-      (void)lib->driver.memory_free(e->scratch);
-    if (e->small != 0)
-      (void)lib->driver.memory_free(e->small);
+    if (e->own.scratch != 0)
+      (void)lib->driver.memory_free(e->own.scratch);
+    if (e->own.small != 0)
+      (void)lib->driver.memory_free(e->own.small);
     nccl_pop(e);
   }
   for (int i = 0; i < NCCL_MARKS; ++i)
@@ -252,15 +255,15 @@ static void close_device(opipe_endpoint *e, bool clean) {
 static void free_endpoint(opipe_endpoint *e) {
   opipe_world *world = e->world;
   nccl_comms_free(e);
-  if (e->has_bell_lock)
-    (void)pthread_mutex_destroy(&e->bell_lock);
+  if (e->ring.has_lock)
+    (void)pthread_mutex_destroy(&e->ring.lock);
   if (e->has_lock) {
     (void)pthread_mutex_destroy(&e->lock);
-    (void)pthread_cond_destroy(&e->work);
+    (void)pthread_cond_destroy(&e->helper.work);
   }
-  nccl_delete(world->host, e->heard, world->n_ranks * sizeof *e->heard);
-  nccl_delete(world->host, e->edges, world->n_ranks * sizeof *e->edges);
-  nccl_delete(world->host, e->uuids, world->n_ranks * sizeof *e->uuids);
+  nccl_delete(world->host, e->setup.heard, world->n_ranks * sizeof *e->setup.heard);
+  nccl_delete(world->host, e->setup.edges, world->n_ranks * sizeof *e->setup.edges);
+  nccl_delete(world->host, e->setup.uuids, world->n_ranks * sizeof *e->setup.uuids);
   nccl_delete(world->host, e, sizeof *e);
 }
 
@@ -269,10 +272,11 @@ static void endpoint_close(opipe_endpoint *e) {
     return;
   opipe_world *world = e->world;
   bool clean = true;
-  if (e->has_helper) {
+  if (e->helper.is_there) {
     nccl_leave(e, e->n_launches);
     (void)pthread_mutex_lock(&e->lock);
-    clean = !e->given_up && !e->aborts && nccl_comms_finish(e, machine_now_ns() + NCCL_CLOSE_NS);
+    clean =
+        !e->given_up && !e->helper.aborts && nccl_comms_finish(e, machine_now_ns() + NCCL_CLOSE_NS);
     (void)pthread_mutex_unlock(&e->lock);
     if (!nccl_helper_stop(e, machine_now_ns() + NCCL_CLOSE_NS))
       return; /* the helper needs the endpoint: it stays until the process ends */
@@ -356,17 +360,17 @@ static void memory_drop(opipe_memory *memory) {
 /* ---- the doorbell ---- */
 
 static uint32_t doorbell(opipe_endpoint *e) {
-  return atomic_load_explicit(&e->bell.count, memory_order_acquire);
+  return atomic_load_explicit(&e->ring.bell.count, memory_order_acquire);
 }
 
 void nccl_ring(opipe_endpoint *e) {
-  machine_ring(&e->bell);
-  (void)pthread_mutex_lock(&e->bell_lock);
-  void (*fn)(void *ctx) = e->notify;
-  e->notify = NULL;
+  machine_ring(&e->ring.bell);
+  (void)pthread_mutex_lock(&e->ring.lock);
+  void (*fn)(void *ctx) = e->ring.notify;
+  e->ring.notify = NULL;
   if (fn != NULL)
-    fn(e->notify_ctx);
-  (void)pthread_mutex_unlock(&e->bell_lock);
+    fn(e->ring.ctx);
+  (void)pthread_mutex_unlock(&e->ring.lock);
 }
 
 opipe_status nccl_again(opipe_endpoint *e) {
@@ -398,7 +402,7 @@ static opipe_status wait_for(opipe_endpoint *e, uint32_t seen, uint64_t timeout_
     timeout_ns = UNREADY_WAIT_NS;
   const uint64_t start = machine_now_ns();
   const uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
-  const bool rang = machine_wait(&e->bell, seen, e->spin_us, until, has_ended, e->world);
+  const bool rang = machine_wait(&e->ring.bell, seen, e->spin_us, until, has_ended, e->world);
   const opipe_status status = nccl_check(e->world, err);
   if (status < 0 || rang || again)
     return status;
@@ -407,18 +411,18 @@ static opipe_status wait_for(opipe_endpoint *e, uint32_t seen, uint64_t timeout_
 }
 
 static void notify(opipe_endpoint *e, uint32_t seen, void (*fn)(void *ctx), void *ctx) {
-  (void)pthread_mutex_lock(&e->bell_lock);
-  e->notify = fn;
-  e->notify_ctx = ctx;
-  (void)pthread_mutex_unlock(&e->bell_lock);
+  (void)pthread_mutex_lock(&e->ring.lock);
+  e->ring.notify = fn;
+  e->ring.ctx = ctx;
+  (void)pthread_mutex_unlock(&e->ring.lock);
   if (fn == NULL)
     return;
   if (doorbell(e) != seen || nccl_check(e->world, NULL) < 0) {
     nccl_ring(e);
   } else if (looks_again(e)) {
     (void)pthread_mutex_lock(&e->lock);
-    e->nudge = true;
-    (void)pthread_cond_signal(&e->work);
+    e->helper.nudge = true;
+    (void)pthread_cond_signal(&e->helper.work);
     (void)pthread_mutex_unlock(&e->lock);
   }
 }

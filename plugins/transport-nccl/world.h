@@ -144,8 +144,44 @@ typedef struct nccl_edge {  /* to one other rank */
 
 enum { NCCL_SETUP_NEW = 0, NCCL_SETUP_MEETS, NCCL_SETUP_MAKES, NCCL_SETUP_WARMS, NCCL_SETUP_DONE };
 
-struct opipe_endpoint {
+typedef struct nccl_setup {
+  uint32_t state; /* NCCL_SETUP_* */
+  uint32_t n_posted;
+  uint64_t until_ns;
+  bool *heard;          /* [n_ranks] */
+  uint8_t (*uuids)[16]; /* [n_ranks] of the GPUs of ranks that were heard */
+  nccl_edge *edges;     /* [n_ranks] */
+  void *environment;    /* the host's, with NCCL_HOSTID; NULL: it is the host's own */
+  uint64_t n_environment;
+  char **host_environ;
+  char host_id[64];
+} nccl_setup;
+
+typedef struct nccl_bell {
   machine_bell bell;
+  pthread_mutex_t lock; /* the next two */
+  void (*notify)(void *ctx);
+  void *ctx;
+  bool has_lock;
+} nccl_bell;
+
+typedef struct nccl_helper {
+  pthread_t thread;
+  pthread_cond_t work;
+  bool is_there, stops;
+  bool aborts, aborted; /* communicators are aborted; they have been */
+  bool nudge;           /* ring soon: somebody is to look again */
+  uint32_t hears;       /* the last rank of which it has asked the board */
+} nccl_helper;
+
+/* Device memory that no plan counts. */
+typedef struct nccl_own {
+  uint64_t scratch, small; /* addresses: of windows; of warm-ups and checks. 0: none */
+  opipe_buffer *scratch_buffer, *small_buffer;
+} nccl_own;
+
+struct opipe_endpoint {
+  nccl_bell ring;
   opipe_world *world;
   const opipe_backend *backend;
   opipe_device *device;
@@ -153,54 +189,24 @@ struct opipe_endpoint {
   cudaStream_t stream; /* the lane's */
   CUdevice gpu;
   CUcontext context;
-  bool has_context;
+  bool has_context, has_lock;
   uint32_t rank, spin_us;
-  pthread_mutex_t lock; /* all below, but where it says so */
-  pthread_cond_t work;  /* of the helper */
-  bool has_lock, has_bell_lock;
-
-  /* set-up */
-  uint32_t setup; /* NCCL_SETUP_* */
-  uint64_t until_ns;
-  uint32_t n_posted;    /* parts of its note */
-  bool *heard;          /* [n_ranks] */
-  uint8_t (*uuids)[16]; /* [n_ranks] of the GPUs of ranks that were heard */
-  nccl_edge *edges;     /* [n_ranks] */
-  nccl_comm *comms, *messages;
-  nccl_comm *making; /* that is made, or warmed, now */
-  uint32_t warming;  /* the other rank of the edge that is warmed now */
-  void *environment; /* the host's, with NCCL_HOSTID */
-  uint64_t n_environment;
-  char **host_environ;
-  char host_id[64];
-
-  /* launches */
-  nccl_comm *launching; /* NULL: all stand in the lane */
+  pthread_mutex_t lock; /* all below */
+  nccl_setup setup;
+  nccl_comm *comms, *messages; /* messages: the first of them */
+  nccl_comm *launching;        /* NULL: all launches stand in the lane */
   uint64_t n_launches, n_done;
   opipe_event *marks[NCCL_MARKS]; /* behind launch number i % NCCL_MARKS */
   struct opipe_group *busy;       /* its sum is on its way to the lane */
   nccl_batch batch;
   opipe_stream *streams;
   struct opipe_group *groups;
-  bool unready; /* nobody rings for what the last call waits for */
-
-  /* device memory that no plan counts */
-  uint64_t scratch, small; /* addresses: of windows; of warm-ups and checks. 0: none */
-  opipe_buffer *scratch_buffer, *small_buffer;
-
+  bool unready;  /* nobody rings for what the last call waits for */
+  bool given_up; /* the lane's work does not end */
+  nccl_own own;
   nccl_record records[NCCL_RECORDS];
   uint64_t n_records;
-
-  /* the helper */
-  pthread_t helper;
-  bool has_helper, stops;
-  bool aborts, aborted;      /* communicators are aborted; they have been */
-  bool given_up;             /* the lane's work does not end */
-  bool nudge;                /* ring soon: somebody is to look again */
-  uint32_t hears;            /* the last rank of which it has asked the board */
-  pthread_mutex_t bell_lock; /* the next two */
-  void (*notify)(void *ctx);
-  void *notify_ctx;
+  nccl_helper helper;
 };
 
 struct opipe_memory {
