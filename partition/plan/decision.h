@@ -178,7 +178,7 @@ static inline uint32_t opi_plan_width(const opi_decision *plan) {
  * to the reference's, and need not have its bits. */
 static inline bool opi_plan_is_unordered(const opi_decision *plan) {
   return (plan->link.flags & OPIPE_TRANSPORT_UNORDERED) != 0 && plan->n_ranks > 1 &&
-         (opi_plan_width(plan) > 1 || opi_plan_trains(plan));
+         (opi_plan_width(plan) > 1 || opi_plan_mode(plan) == OPIPE_MODE_TRAIN);
 }
 /* True if ranks that hold two versions of weights step without each other's norms. Members of a
  * tensor group do not: they have copies of whole parameters, which must stay equal. */
