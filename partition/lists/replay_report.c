@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replay found: ranks that wait for each other, or disagree on the order of messages. */
+/* The findings of a replay: ranks that wait for each other, or disagree on the order of messages.
+ */
 #include <stdio.h>
 
 #include "partition/lists/replaying.h"

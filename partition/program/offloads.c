@@ -236,7 +236,7 @@ static const uint32_t *first_cells(const splitting *s, const uint32_t *cells, ui
   return out;
 }
 
-/* What members of tensor groups make together is not split. */
+/* Values that members of tensor groups make together are not split: their first cells hold them. */
 static opipe_status remap_meetings(const splitting *s, opipe_error *err) {
   opi_cut *cut = s->cut;
   for (uint32_t i = 0; i < cut->n_meetings; ++i) {

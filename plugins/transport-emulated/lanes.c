@@ -180,26 +180,40 @@ static opipe_status end_first(opipe_endpoint *e, opipe_error *err) {
   return status;
 }
 
+/* Moves the messages of the first batch, which has begun. */
+static opipe_status move_first(const opipe_endpoint *e, opipe_error *err) {
+  clock_lane *lane = e->clock;
+  opipe_status status = OPIPE_OK;
+  for (uint32_t i = 0; i < lane->n_begun && status >= 0; ++i) {
+    const operation *op = &at(lane, lane->n_out + i)->op;
+    const opipe_status moved =
+        op->stream == NULL
+            ? OPIPE_OK
+            : emutrans_move(op->stream, emutrans_cell(op->stream, op->sequence), op->sequence, err);
+    status = moved < 0 || status == OPIPE_OK ? moved : status;
+  }
+  return status;
+}
+
+/* While a batch is under way, sees when the device's work before the next one is done. */
+static opipe_status look_ahead(opipe_endpoint *e, opipe_error *err) {
+  const clock_lane *lane = e->clock;
+  const uint64_t next = lane->n_out + lane->n_begun;
+  return lane->n_begun == 0 || next == lane->n_in ? OPIPE_OK : poll_readies(e, next, err);
+}
+
 opipe_status emutrans_clock_move(opipe_endpoint *e, opipe_error *err) {
   clock_lane *lane = e->clock;
-  const uint64_t end = lane == NULL ? 0 : lane->open ? lane->first : lane->n_in;
-  while (lane != NULL && lane->n_out != end) {
+  while (lane != NULL && !is_empty(lane)) {
     opipe_status status = lane->n_begun == 0 ? begin_first(e, err) : (opipe_status)OPIPE_OK;
-    for (uint32_t i = 0; i < lane->n_begun && status >= 0; ++i) {
-      const operation *op = &at(lane, lane->n_out + i)->op;
-      const opipe_status moved =
-          op->stream == NULL ? OPIPE_OK
-                             : emutrans_move(op->stream, emutrans_cell(op->stream, op->sequence),
-                                             op->sequence, err);
-      status = moved < 0 || status == OPIPE_OK ? moved : status;
-    }
+    if (status == OPIPE_OK)
+      status = move_first(e, err);
     if (status == OPIPE_OK)
       status = end_first(e, err);
-    else if (status > 0 && lane->n_out + lane->n_begun < end && lane->n_begun != 0 &&
-             poll_readies(e, lane->n_out + lane->n_begun, err) < 0)
-      status = OPIPE_E_DEVICE; /* err says why */
-    if (status != OPIPE_OK)
-      return status;
+    if (status == OPIPE_OK)
+      continue;
+    const opipe_status ahead = status < 0 ? status : look_ahead(e, err);
+    return ahead < 0 ? ahead : status;
   }
   return OPIPE_OK;
 }

@@ -315,7 +315,7 @@ static opipe_status allocate(builder *b) {
                             : OPIPE_OK;
 }
 
-/* What the plan knows of its devices, where the cluster gives no rate of copies to the host. */
+/* The rates of copies to the host by the plan, where the cluster gives none. */
 static opipe_status find_rates(builder *b) {
   const uint32_t n_ranks = b->plan->n_ranks;
   double *rates = OPI_ARENA_ARRAY(b->arena, double, n_ranks);

@@ -286,6 +286,16 @@ static void test_plan_files(void) {
   OPI_ASSERT_OK_FATAL(read_edited(&k, root), &k.err);
   OPI_ASSERT(k.plan->decided.n_offload == n && offload_bytes(&k) == bytes);
   OPI_ASSERT(k.plan->hash[0] == hash && k.plan->predicted.request_ns == ns);
+  /* flags of the link beyond those decided: kept in files, and older files lack them */
+  json_t *link = json_object_get(root, "link");
+  OPI_ASSERT((k.plan->decided.link.flags & OPIPE_TRANSPORT_COLLECTIVES) != 0);
+  json_object_set_new(link, "flags", json_pack("[s,s]", "direct", "reduces"));
+  OPI_ASSERT_OK(read_edited(&k, root), &k.err);
+  OPI_ASSERT(k.plan->decided.link.flags == (OPIPE_TRANSPORT_DIRECT | OPIPE_TRANSPORT_REDUCES));
+  OPI_ASSERT(k.plan->hash[0] == hash);
+  json_object_set_new(link, "queues", json_integer(1));
+  OPI_ASSERT_ERROR(read_edited(&k, root), OPIPE_E_INVALID, &k.err, "\"queues\"");
+  json_object_del(link, "queues");
   json_object_set_new(offload, "bytes_per_ns", json_pack("[f,f]", 0.5, 0.5));
   OPI_ASSERT_OK(read_edited(&k, root), &k.err);
   OPI_ASSERT(k.plan != NULL && k.plan->hash[0] == hash && k.plan->predicted.request_ns != ns);
