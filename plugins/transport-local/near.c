@@ -212,7 +212,7 @@ static const opipe_endpoint *endpoint_of(const opipe_group *group, uint32_t i) {
   return atomic_load(&group->endpoint->world->endpoints[group->reduction->base.ranks[i]]);
 }
 
-/* Member 0's queue does the rounds. Whoever asks first decides for all. */
+/* Member 0's queue does the rounds. The first to ask decides for all. */
 opipe_status local_group_nearness(opipe_group *group, bool *out_near) {
   reduction *r = group->reduction;
   opipe_world *world = group->endpoint->world;
