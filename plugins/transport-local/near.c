@@ -102,7 +102,7 @@ bool local_stream_is_near(opipe_stream *stream) {
   return near == LOCAL_NEAR;
 }
 
-/* ---- what is told ---- */
+/* ---- answers about streams ---- */
 
 /* The receiver's ring is where messages wait; a sender reads straight to memory of the host's. */
 static opipe_way way_of(const opipe_way_found *found, const opipe_backend *dst_backend,

@@ -9,7 +9,7 @@
 enum { ROWS = 4, TOKENS = 8, RANKS = 2, GPUS = 2 };
 
 typedef struct links {
-  const char *transport, *peers, *ipc; /* of the doubles */
+  const char *transport, *peers, *ipc; /* environment of the doubles */
   uint32_t foretold, found;            /* OPIPE_WAY_* */
   const char *why;                     /* the plan's */
 } links;
