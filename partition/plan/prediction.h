@@ -56,7 +56,7 @@ typedef struct opi_crossing {
 typedef struct opi_way_told {
   uint32_t src_rank, dst_rank;
   uint32_t way;  /* OPIPE_WAY_* */
-  char why[160]; /* what stands in a better one's way; "": nothing */
+  char why[160]; /* why it is no better one; "": none is */
 } opi_way_told;
 
 /* Products that read few-bit weights, as stored in the model's file. */

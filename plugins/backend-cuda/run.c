@@ -183,7 +183,7 @@ static opipe_status check_run(const opipe_binding *binding, const opipe_queue *q
   return OPIPE_OK;
 }
 
-/* What stands in front of the first step. */
+/* Everything in front of the first step. */
 static opipe_status begin(const opipe_binding *binding, opipe_queue *queue, const int64_t *scalars,
                           uint32_t n_scalars, opipe_error *err) {
   const opipe_program *program = binding->program;
@@ -195,7 +195,7 @@ static opipe_status begin(const opipe_binding *binding, opipe_queue *queue, cons
              : OPIPE_OK;
 }
 
-/* What stands behind the last one. */
+/* Everything behind the last one. */
 static opipe_status end(const opipe_binding *binding, opipe_queue *queue, opipe_error *err) {
   const opipe_program *program = binding->program;
   return program->has_reports || (program->flags & OPIPE_COMPILE_POISON) != 0

@@ -102,7 +102,7 @@ bool local_stream_is_near(opipe_stream *stream) {
   return near == LOCAL_NEAR;
 }
 
-/* ---- what is told ---- */
+/* ---- answers about streams ---- */
 
 /* The receiver's ring is where messages wait; a sender reads straight to memory of the host's. */
 static opipe_way way_of(const opipe_way_found *found, const opipe_backend *dst_backend,
@@ -212,7 +212,7 @@ static const opipe_endpoint *endpoint_of(const opipe_group *group, uint32_t i) {
   return atomic_load(&group->endpoint->world->endpoints[group->reduction->base.ranks[i]]);
 }
 
-/* Member 0's queue does the rounds. Whoever asks first decides for all. */
+/* Member 0's queue does the rounds. The first to ask decides for all. */
 opipe_status local_group_nearness(opipe_group *group, bool *out_near) {
   reduction *r = group->reduction;
   opipe_world *world = group->endpoint->world;

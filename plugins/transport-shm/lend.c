@@ -3,7 +3,7 @@
  * (another process) or by its address (this one), and their queues copy straight to it.
  *
  * A rank that drops such memory tells everybody to close it and waits for the answers, which the
- * helpers of the other worlds give. Who does not answer in time may have it open still: then the
+ * helpers of the other worlds give. A world that does not answer in time may have it open: then the
  * memory is left to the driver. Handles are a peer's: the backend checks driver, device and size.
  */
 #include <opipe/threads.h>
@@ -355,7 +355,7 @@ void shm_keep_event(opipe_endpoint *e, shm_heard *heard, opipe_event *event) {
   world->kept = kept;
 }
 
-/* Those of the peer's end (NULL: any), or of the endpoint (NULL: any). */
+/* All of the peer's end (NULL: any), and of the endpoint (NULL: any). */
 static void drop_events(opipe_world *world, const shm_heard *heard, const opipe_endpoint *e) {
   for (shm_kept_event **at = &world->kept; *at != NULL;) {
     shm_kept_event *kept = *at;

@@ -408,7 +408,7 @@ opipe_status shm_hear_lend(opipe_world *world, const shm_note *note, opipe_error
 void shm_hear_take(opipe_world *world, shm_peer *peer, const shm_note *note);
 /* Closes what is to be closed and is not in use. */
 void shm_close_ended(opipe_world *world);
-/* Of an endpoint that is being closed. */
+/* The endpoint is being closed. */
 void shm_forget_lent(opipe_endpoint *endpoint);
 void shm_forget_theirs(opipe_world *world);
 /* The sender's end is joined: decides how its messages travel, and says so in the cells. */

@@ -66,8 +66,8 @@ opipe_status shm_stream_bounce(opipe_stream *stream, opipe_error *err) {
   return OPIPE_OK;
 }
 
-/* Letters, and what a backend without imports receives, lie in memory of the backend's. What a
- * device without host memory receives waits for its sender, who knows whether it can do without. */
+/* Letters, and what a backend without imports receives, lie in memory of the backend's. A device
+ * without host memory waits for its sender, who knows whether it can do without. */
 static bool needs_bounces(const opipe_stream *stream) {
   const opipe_endpoint *e = stream->endpoint;
   return (stream->sides & 2u) != 0 && e->has_other &&

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the messages of a shape travel between devices, as the transport says once the ranks'
- * endpoints are ready. The plan was told beforehand: what is worse now, or waits for copies, is said
- * in the log.
+ * endpoints are ready. The plan was told beforehand: a way that is worse now, or whose copies wait,
+ * is said in the log.
  */
 #include <string.h>
 

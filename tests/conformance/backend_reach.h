@@ -53,7 +53,7 @@ static void check_shared_buffer(const subject *s, opipe_buffer *buffer) {
   const opipe_region theirs = {view, 0, SHARED_BYTES}, ours = {buffer, 0, SHARED_BYTES};
   for (int i = 0; i < SHARED_BYTES; ++i)
     from[i] = (unsigned char)(i * 11 + 5);
-  conf_check(live_of(s) == before, "what is opened is counted");
+  conf_check(live_of(s) == before, "an opened buffer is counted");
   conf_ok(s->t->write(s->queue, &theirs, from, &err), &err, "write to an opened buffer");
   conf_ok(s->t->read(s->queue, to, &ours, &err), &err, "read");
   finish(s);

@@ -272,12 +272,12 @@ enum { OPIPE_REACH_PEER = 1u, OPIPE_REACH_SHARED = 2u };
 /* A handle of a buffer or an event for other processes. It goes from process to process as bytes,
  * so whoever opens it believes nothing in it. */
 typedef struct opipe_shared {
-  uint64_t n_bytes;   /* of the buffer; of an event: 0 */
-  uint64_t process;   /* that shared it, by the number that it has for itself */
-  uint64_t native;    /* what `native` answers there */
-  uint64_t driver;    /* its version */
-  uint8_t handle[64]; /* the driver's */
-  char uuid[48];      /* of the device, NUL-terminated */
+  uint64_t n_bytes;     /* of the buffer; of an event: 0 */
+  uint64_t process;     /* that shared it, by the number that it has for itself */
+  uint64_t native;      /* the answer of `native` there */
+  uint64_t driver;      /* its version */
+  uint8_t handle[64];   /* the driver's */
+  char uuid[48];        /* of the device, NUL-terminated */
   uint64_t reserved[2]; /* 0 */
 } opipe_shared;
 OPIPE_FROZEN_SIZE(opipe_shared, 160);

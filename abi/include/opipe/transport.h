@@ -169,7 +169,7 @@ typedef struct opipe_way {
   uint32_t way; /* OPIPE_WAY_* */
   /* Pinned host memory for the stream, taken by the rank at its source and at its destination. */
   uint64_t src_bytes, dst_bytes;
-  char why[160]; /* STAGED, PAGEABLE: what stands in a better one's way; else "" */
+  char why[160]; /* STAGED, PAGEABLE: why it is no better one; else "" */
 } opipe_way;
 /* The two ends of a stream, by backend, its instance, and the device's number. */
 typedef struct opipe_way_params {

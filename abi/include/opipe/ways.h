@@ -51,7 +51,7 @@ static inline opipe_status opipe_way_remote(const opipe_backend *backend, opipe_
   return status;
 }
 
-/* Of two devices of one backend without host memory. */
+/* Two devices of one backend, without host memory. */
 static inline opipe_status opipe_way_reach_(const opipe_way_params *p, uint32_t wanted,
                                             opipe_way_found *out, opipe_error *err) {
   const opipe_backend *backend = p->src_backend;

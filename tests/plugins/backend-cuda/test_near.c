@@ -218,7 +218,7 @@ static void sum_some(pair *p, bool near) {
   }
 }
 
-/* What the stream's two ends say, and what was foretold of them. */
+/* The words of the stream's two ends, and what was foretold of them. */
 static void expect_way(pair *p, uint32_t second_gpu, uint32_t way, const char *why, bool foretold) {
   const opipe_stream_params stream = {
       .struct_size = (uint32_t)OPIPE_END(opipe_stream_params, n_bytes),

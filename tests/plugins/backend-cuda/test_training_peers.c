@@ -9,7 +9,7 @@
 enum { ROWS = 4, TOKENS = 8, RANKS = 2, GPUS = 2 };
 
 typedef struct links {
-  const char *transport, *peers, *ipc; /* of the doubles */
+  const char *transport, *peers, *ipc; /* environment of the doubles */
   uint32_t foretold, found;            /* OPIPE_WAY_* */
   const char *why;                     /* the plan's */
 } links;
@@ -39,7 +39,7 @@ static uint64_t staged(const kit *k) {
   return n;
 }
 
-/* What the plan says, what the session finds, and the bytes of both. */
+/* The plan's ways, those that the session finds, and the bytes of both. */
 static void check_ways(const links *l) {
   kit k;
   kit_case c = kit_case_of("1f1b", RANKS, 2, true);

@@ -72,7 +72,7 @@ void cuda_double_remove(cuda_double_block *block);
 /* The block is about to be freed: nobody has it open, and nobody will. */
 void cuda_double_end_export(cuda_double_block *block);
 
-/* What an event says; of those for other processes in memory that they see. */
+/* State of an event; if it is for other processes, in memory that they see. */
 typedef struct cuda_double_state {
   uint64_t n_recorded, n_done;
   double ns; /* of the stream's clock when it was recorded last */

@@ -19,7 +19,7 @@ enum { PAGE = 4096, MOST_OPEN = 32, REFUSES_EXPORT = 2, REFUSES_OPEN = 3 };
 /* In the last page of what is shared. */
 struct cuda_double_told {
   uint64_t magic, serial;
-  cuda_double_state state; /* of an event */
+  cuda_double_state state; /* if it is an event */
   uint32_t freed;
   uint32_t n_open;
   int32_t open[MOST_OPEN]; /* processes that have it open; 0: free */
@@ -27,7 +27,7 @@ struct cuda_double_told {
 
 typedef struct handle {
   uint64_t magic, serial;
-  uint64_t n_bytes;          /* of the descriptor's file, with that page */
+  uint64_t n_bytes;          /* size of the file, with that page */
   uint64_t offset, n_memory; /* of the memory in it */
   int32_t process, fd;
   int32_t device; /* by its place on the machine */

@@ -283,7 +283,8 @@ bool cuda_double_is_stopped(void) {
   return false;
 }
 
-/* What the arguments of a kernel or a library's call name lies where the stream's GPU gets at it.
+/* Memory that arguments of a kernel or a library's call name lies where the stream's GPU gets at
+ * it.
  */
 static void check_peers(int device, const void *args, size_t n_bytes) {
   const uint64_t *words = args;

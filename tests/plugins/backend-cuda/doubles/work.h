@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams of the double are given, and graphs of it. */
+/* Work that streams of the double are given, and graphs of it. */
 #ifndef OPIPE_TEST_CUDA_WORK_H_
 #define OPIPE_TEST_CUDA_WORK_H_
 
