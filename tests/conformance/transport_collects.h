@@ -57,6 +57,25 @@ static uint32_t member_of_rank(uint32_t index) {
   return m;
 }
 
+/* Ways to add three values: in each order that gives another sum, rounded to the type at the end or
+ * at each addition. */
+enum { NUMBER_WAYS = 6 };
+static double number_sum_by(uint32_t dtype, uint32_t way, uint64_t round, uint64_t i) {
+  static const uint32_t orders[3][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
+  const uint32_t *order = orders[way % 3];
+  volatile float narrow = (float)number_of(dtype, order[0], round, i);
+  volatile double wide = number_of(dtype, order[0], round, i);
+  for (uint32_t k = 1; k < 3; ++k) {
+    narrow += (float)number_of(dtype, order[k], round, i);
+    wide += number_of(dtype, order[k], round, i);
+    if (way >= 3 && dtype == OPIPE_FLOAT16)
+      narrow = opipe_f16_to_f32(opipe_f32_to_f16(narrow));
+    else if (way >= 3 && dtype == OPIPE_BFLOAT16)
+      narrow = opipe_bf16_to_f32(opipe_f32_to_bf16(narrow));
+  }
+  return dtype == OPIPE_DOUBLE ? wide : (double)narrow;
+}
+
 /* ---- lists ---- */
 
 typedef struct list {
