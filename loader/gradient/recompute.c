@@ -237,6 +237,17 @@ static opipe_status choose_gradients(opi_grad_state *s, opi_recompute *out, opip
   return OPIPE_OK;
 }
 
+/* Gathers what another stage sent. By blocks it is kept, as what a stage receives is: members,
+ * whose values have other sizes, would not all choose the same. */
+static bool is_arrival(const opi_grad_state *s, uint32_t n) {
+  const opi_graph *graph = s->training->graph;
+  const opi_node *node = &graph->nodes[n];
+  if (opi_op_of(node)->kind != OPI_KIND_COLLECTIVE || gathers_rows(node))
+    return false;
+  const uint32_t p = graph->values[node->in[0]].producer;
+  return p != OPIPE_NONE && p < n && s->stage[p] != s->stage[n];
+}
+
 opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
@@ -266,6 +277,8 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
   }
   for (uint32_t k = 0; k < n; ++k) {
     const opi_node *node = &s->training->graph->nodes[k];
+    if (s->options->recompute == OPI_RECOMPUTE_BLOCK && is_arrival(s, k))
+      out->chosen[k] = false;
     out->chosen[k] = out->chosen[k] || makes_constants(s, node) || widens(s, node) ||
                      gathers_rows(node) || is_form_of_lost(s, out, k);
     out->rows[k] = gathers_rows(node) || is_form_of_rows(s, out, k);

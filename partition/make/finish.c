@@ -466,13 +466,13 @@ static opipe_status finish_all(finish *f) {
     OPI_TRY(sum_stashes(f));
   OPI_TRY(opi_plan_name_crossings(plan, f->model, f->err));
   OPI_TRY(opi_tensor_compare(&plan->decided, f->model, f->err));
-  OPI_TRY(opi_tensor_tell(plan, f->model, f->err));
   if (f->making->specs)
     OPI_TRY(opi_shardings_check(f->env->model, f->model, f->err));
   OPI_TRY(choose_offloads(f));
   OPI_TRY(opi_states_divide(f->model, &plan->decided, &plan->arena, f->err));
   OPI_TRY(plan->decided.actions == NULL ? fit_schedule(f, alignment)
                                         : predict(f, alignment, plan->predicted.memory));
+  OPI_TRY(opi_tensor_tell(plan, f->model, f->err)); /* of the programs that the schedule uses */
   if (f->making->offload_least && opi_plan_check_caps(plan, NULL) == OPIPE_E_LIMIT)
     OPI_TRY(offload_least(f, alignment));
   OPI_TRY(opi_plan_find_ways(f->env, plan, f->model, f->lists, f->more, f->n_classes, f->devices,

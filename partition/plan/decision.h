@@ -62,7 +62,7 @@ typedef struct opi_division {
   uint64_t print[2]; /* opi_shards_print; 0: not yet known. Compared with the model's when a plan is
                         read */
   bool sequence;     /* members have some of the rows of what is not divided */
-  bool scattered; /* members send parts of whole values to other stages (program/members.c) */
+  bool scattered;    /* members send parts of whole values to other stages (program/members.c) */
 } opi_division;
 
 /* How the model is bound; the graph of every micro-batch follows from it. Written before the

@@ -256,32 +256,40 @@ static uint32_t maker_of(const opi_composing *m, uint32_t piece, uint32_t slice,
   return OPIPE_NONE;
 }
 
-/* A member's part of an input or output of its graph; NULL: there is none. */
-static const opi_port_part *part_of(const uint32_t *ports, const opi_port_part *parts, uint32_t n,
-                                    uint32_t value) {
+/* The part that a piece's member has of a state that its slice reads or makes; NULL: it has all.
+ * All numbers of rows are divided as the base is. */
+static const opi_shard_part *part_of(const opi_composing *m, const opi_cell *cell) {
+  const opi_piece *piece = &m->pieces[cell->stage];
+  const opi_variant *base = &m->model->variants[m->model->base];
+  const opi_variant_slice *slice = &base->slices[piece->graph];
+  const bool past = cell->state == OPI_STATE_PAST || cell->state == OPI_STATE_PAST_GRADIENT;
+  if (base->shards == NULL || slice->tokens == NULL)
+    return NULL;
+  const opi_shard_member *member =
+      &base->shards[piece->slice]->members[piece->graph % m->model->n_members];
+  const opi_shard_part *parts = past ? member->inputs : member->outputs;
+  const opi_token_state *states = slice->tokens->states;
   uint32_t i = 0;
-  while (i < n && ports[i] != value)
+  while (i < slice->tokens->n_states &&
+         strcmp(states[i].name, slice->states[cell->state_index].name) != 0)
     ++i;
-  return i == n ? NULL : &parts[i];
+  if (i == slice->tokens->n_states)
+    return NULL;
+  for (uint32_t k = 0; k < (past ? member->n_inputs : member->n_outputs); ++k) {
+    if (parts[k].value == (past ? states[i].past : states[i].present))
+      return &parts[k];
+  }
+  return NULL;
 }
 
 /* Whether a member has the same heads of a state in two slices. */
 static bool same_heads(const opi_composing *m, uint32_t dst_cell, uint32_t src_cell) {
-  const opi_cell *dst = &m->cut->cells[dst_cell], *src = &m->cut->cells[src_cell];
-  const opi_cell *past = dst->state == OPI_STATE_PAST ? dst : src;
-  const opi_cell *present = dst->state == OPI_STATE_PAST ? src : dst;
-  const opi_piece *to = &m->pieces[past->stage], *from = &m->pieces[present->stage];
-  const opi_variant_slice *a = &m->model->variants[to->variant].slices[to->graph];
-  const opi_variant_slice *b = &m->model->variants[from->variant].slices[from->graph];
-  if (a->input_parts == NULL)
-    return true;
-  const opi_port_part *x = part_of(a->graph->inputs, a->input_parts, a->graph->n_inputs,
-                                   a->states[past->state_index].past);
-  const opi_port_part *y = part_of(b->graph->outputs, b->output_parts, b->graph->n_outputs,
-                                   b->states[present->state_index].present);
-  return x == NULL || y == NULL ||
-         (x->axis == y->axis && x->n_runs == y->n_runs &&
-          (x->n_runs == 0 || memcmp(x->runs, y->runs, x->n_runs * sizeof *x->runs) == 0));
+  const opi_shard_part *x = part_of(m, &m->cut->cells[dst_cell]);
+  const opi_shard_part *y = part_of(m, &m->cut->cells[src_cell]);
+  if (x == NULL || y == NULL)
+    return x == y;
+  return x->axis == y->axis && x->n_runs == y->n_runs &&
+         (x->n_runs == 0 || memcmp(x->runs, y->runs, x->n_runs * sizeof *x->runs) == 0);
 }
 
 static opipe_status route_state(opi_composing *m, uint32_t dst_cell) {
