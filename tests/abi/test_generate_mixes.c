@@ -19,7 +19,7 @@ static void test_logits_are_those_alone(void) {
     const bool is_new = mix_next(&cover, i % MIX_SHORT, &way);
     n_idle = is_new ? 0 : n_idle + 1;
     if (is_new || i < MIX_SHORT)
-      mix_try(mix_forms, &way, 2, &counts);
+      mix_try(mix_forms, &way, 3, &counts);
   }
   mix_check(&counts);
 }

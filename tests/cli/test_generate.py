@@ -199,8 +199,9 @@ def check_plan(count):
     r = run("plan", model("group_query"), *options, "--context", "70", "--gap-ms", "0.5", "--memory", "2MiB", "--json")
     if count.that(r.status == DONE, "plan by caps", r.err):
         document = json.loads(r.out)
-        tokens, limits = [rank["tokens"] for rank in document["memory"]], document["passes"]["limits"]
-        count.that(document["generation"]["gap_ms"] == 0.5 and min(tokens) == tokens[limits] >= 70, "gap in ms, tokens", r.out)
+        pages = document["generation"]["pages"] * document["generation"]["page"]
+        count.that(document["generation"]["gap_ms"] == 0.5 and [rank["tokens"] >= pages >= 70 for rank in document["memory"]] == [True, True],
+                   "a gap in ms, tokens by rank", r.out)
     r = run("plan", model("group_query"), *options, "--gap", "2", "--gap-ms", "1", "--context", "70")
     count.that(r.status == REFUSED and "a gap of 2 passes and of 1 ms" in r.err, "two gaps", r.err)
     r = run("generate", model("alibi"), "--ids", "1", "--max-tokens", "1", "--stages", "1")
@@ -220,6 +221,8 @@ def check_refused(count, folder):
     for form, message in REFUSED_MODELS:
         r = run("generate", model(form), "--ids", "1,2", "--stages", "1", "--context", "64")
         count.that(r.status == REFUSED and message in r.err and STATES in r.err, form, r.err)
+    r = run("generate", os.path.join(DATA, "encoder", "model.onnx"), "--ids", "1,2", "--stages", "1")
+    count.that(r.status == REFUSED and "it is not causal: row 0 reads token 1" in r.err and STATES in r.err, "an encoder, beyond its positions", r.err)
     for options, message in ((["--ids", "1,x"], "ids such as 1,2,3"), (["--stop", "1+", "--ids", "1"], "--stop 1+"),
                              (["--sampling", "n", "--ids", "1"], "KEY=VALUE"), (["--prompt", "x"], "tokenizer of a folder"),
                              (["--ids", "1", "--requests", path], "--ids is not allowed beside it")):

@@ -362,6 +362,8 @@ class Sequence(Handle):
         other = Sequence(self.session, pointer, turn)
         info = other.info
         own = turn.tokens[:1]  # tokens of the fork's own may have come meanwhile
+        if not own:
+            self._wait(latest, info.n_tokens, None)  # the last of them may be on its way
         turn.tokens[:0] = [t for t in latest.tokens if t.position < own[0].position] if own else latest.tokens[: info.n_tokens]
         if turn.end is None and info.end is not None:
             turn.failure, turn.end = latest.failure, info.end
