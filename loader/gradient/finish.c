@@ -46,7 +46,7 @@ static opipe_status rebuild(opi_grad_state *s, const bool *alive, opipe_error *e
   const opi_node *old = graph->nodes;
   const uint32_t n_old = graph->n_nodes;
   opi_recompute again;
-  OPI_TRY(opi_recompute_choose(s, &again, err));
+  OPI_TRY(opi_recompute_choose(s, alive, &again, err));
   const uint32_t room = n_old + again.n_chosen;
   opi_node *nodes = OPI_ARENA_ARRAY(&t->arena, opi_node, room);
   t->anchor = OPI_ARENA_ARRAY(&t->arena, uint32_t, room);

@@ -220,7 +220,8 @@ static bool is_form_of_rows(const opi_grad_state *s, const opi_recompute *again,
 }
 
 /* Room for clones of what gathers rows of gradients. */
-static opipe_status choose_gradients(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+static opipe_status choose_gradients(opi_grad_state *s, const bool *alive, opi_recompute *out,
+                                     opipe_error *err) {
   const opi_graph *graph = s->training->graph;
   if (s->options->apart == NULL)
     return OPIPE_OK;
@@ -230,9 +231,17 @@ static opipe_status choose_gradients(opi_grad_state *s, opi_recompute *out, opip
   if (out->gradients == NULL || out->of_gradient == NULL)
     return opi_fail_nomem(err, graph->n_values * 4u + graph->n_nodes * 2u, "recomputation");
   memset(out->of_gradient, 0xff, graph->n_values * sizeof(*out->of_gradient));
+  out->in_inputs = OPI_ARENA_ARRAY(&s->scratch, bool, (size_t)graph->n_values + 1);
+  if (out->in_inputs == NULL)
+    return opi_fail_nomem(err, graph->n_values, "recomputation");
   for (uint32_t n = s->n_forward_nodes; n < graph->n_nodes; ++n) {
-    out->n_chosen +=
-        gathers_rows(&graph->nodes[n]) || opi_op_of(&graph->nodes[n])->takes == OPI_TAKES_FORM;
+    const opi_node *node = &graph->nodes[n];
+    out->n_chosen += gathers_rows(node) || opi_op_of(node)->takes == OPI_TAKES_FORM;
+    for (uint32_t i = 0; alive[n] && node->pass == OPIPE_PASS_BACKWARD_INPUT && i < node->n_in;
+         ++i) {
+      if (node->in[i] != OPIPE_NONE)
+        out->in_inputs[node->in[i]] = true;
+    }
   }
   return OPIPE_OK;
 }
@@ -248,7 +257,8 @@ static bool is_arrival(const opi_grad_state *s, uint32_t n) {
   return p != OPIPE_NONE && p < n && s->stage[p] != s->stage[n];
 }
 
-opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+opipe_status opi_recompute_choose(opi_grad_state *s, const bool *alive, opi_recompute *out,
+                                  opipe_error *err) {
   const uint32_t n = s->n_forward_nodes;
   memset(out, 0, sizeof(*out));
   out->chosen = OPI_ARENA_ARRAY(&s->scratch, bool, n);
@@ -284,7 +294,7 @@ opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_e
     out->rows[k] = gathers_rows(node) || is_form_of_rows(s, out, k);
     out->n_chosen += out->chosen[k] + out->rows[k]; /* room for one clone of each in I and in W */
   }
-  return choose_gradients(s, out, err);
+  return choose_gradients(s, alive, out, err);
 }
 
 /* -- clones ------------------------------------------------------------------------------------ */
@@ -408,7 +418,7 @@ void opi_recompute_behind(const opi_grad_state *s, opi_recompute *again) {
   const uint32_t at = again->n_nodes - 1, stage = s->training->stage[at];
   const opi_node *node = &again->nodes[at];
   if (again->gradients == NULL || !s->options->apart[stage] ||
-      node->pass != OPIPE_PASS_BACKWARD_INPUT)
+      node->pass != OPIPE_PASS_BACKWARD_INPUT || !again->in_inputs[node->out[0]])
     return;
   again->gradients[at] =
       gathers_rows(node) || (opi_op_of(node)->takes == OPI_TAKES_FORM && node->n_in != 0 &&

@@ -23,10 +23,13 @@ typedef struct opi_recompute {
   bool *gradients;       /* [of the new array] gathers rows of gradients in I, or gives them another
                             shape, where W runs apart */
   uint32_t *of_gradient; /* [n_values] the clone's value in W; OPIPE_NONE: there is none */
+  bool *in_inputs;       /* [n_values] read by I: what W alone reads is not gathered twice */
   uint32_t n_values;     /* before any clone */
 } opi_recompute;
 
-opipe_status opi_recompute_choose(opi_grad_state *s, opi_recompute *out, opipe_error *err);
+/* alive [nodes]: backward nodes that anything needs. */
+opipe_status opi_recompute_choose(opi_grad_state *s, const bool *alive, opi_recompute *out,
+                                  opipe_error *err);
 /* Notes what the node that was written last, a backward one, gathers. */
 void opi_recompute_behind(const opi_grad_state *s, opi_recompute *again);
 /* Inserts the clones that backward node `node` of `stage` needs and redirects its inputs to them.

@@ -32,7 +32,7 @@ const simulated_case simulated_cases[SIMULATED_CASES] = {
     {"interleaved:chunks=2", "blocking", QUARTERS, 2, 2, 8, 1, 3000, 2e6, .unequal = true},
     {"2bw", "tag", QUARTERS, 4, 1, 4, 1, 1000, 4e6, .follow = true},
     {"1f1b", "tag", TIED, 4, 1, 8, 1, 1000, 1e6, .tied = true},
-    {"gpipe", "tag", HALVES, 4, 1, 2, 1, 1000, 4e6, .tensor = 2, .scattered = true},
+    {"gpipe", "tag", NULL, 2, 1, 2, 1, 1000, 4e6, .tensor = 2},
     {"gpipe", "tag", NULL, 1, 1, 1, 2, 500, 200e6, .buckets = true},
     {"1f1b", "tag", QUARTERS, 4, 1, 8, 1, 3000, 1e6, .unequal = true},
     {"interleaved:chunks=2", "tag", EIGHTHS, 4, 2, 8, 1, 1000, 0},

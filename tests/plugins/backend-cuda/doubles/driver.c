@@ -348,7 +348,7 @@ bool cuda_double_has_fault(void) {
   return __atomic_load_n(&cuda_double_fault, __ATOMIC_ACQUIRE) != CUDA_OK;
 }
 
-bool cuda_double_current(int *out_device) {
+bool cuda_double_finds_device(int *out_device) {
   if (depth > 0)
     *out_device = stack[depth - 1]->device;
   return depth > 0;

@@ -63,7 +63,7 @@ bool cuda_double_step(void);
 /* Has something faulted? Nothing runs any more. [any-thread] */
 bool cuda_double_has_fault(void);
 /* The device of the calling thread's context; false: it has none. */
-bool cuda_double_current(int *out_device);
+bool cuda_double_finds_device(int *out_device);
 /* Is all of it live memory of a device, or pinned? */
 bool cuda_double_is_there(uintptr_t first, size_t n_bytes);
 

@@ -213,7 +213,7 @@ static ncclComm_t new_comm(bool blocking) {
   int device = 0;
   if (comm == NULL)
     nccl_die("no memory");
-  if (!cuda_double_current(&device) || cuDeviceGetUuid_v2(&uuid, device) != CUDA_OK)
+  if (!cuda_double_finds_device(&device) || cuDeviceGetUuid_v2(&uuid, device) != CUDA_OK)
     nccl_die("a communicator is opened by a thread that has no current context");
   memcpy(comm->uuid, uuid.bytes, UUID);
   comm->device = device;
