@@ -96,7 +96,7 @@ opi_turns_counts opi_turns_count(const opi_turns *turns);
 
 typedef struct opi_turn_info {
   uint32_t branch;
-  uint32_t n_held; /* the last of its ids that no event has told */
+  uint32_t n_held;                /* the last of its ids that no event has told */
   uint64_t n_drafted, n_accepted; /* ids, of all turns of the sequence */
 } opi_turn_info;
 opi_turn_info opi_turns_info(const opi_turns *turns, uint32_t sequence);
