@@ -50,17 +50,24 @@ static opi_flight *flight_of(opi_home *h, uint64_t pass) {
  * refuses stays in order: it ends as failed when its turn comes. */
 static void begin_passes(opi_home *h) {
   opi_generator *g = h->generator;
-  const opi_pass *pass = NULL;
-  while (!g->stopping && (pass = opi_turns_next(h->turns)) != NULL) {
-    opi_flight *flight = flight_of(h, pass->number);
-    opi_pass_rows rows;
-    opi_home_describe(h, pass, &rows);
+  while (!g->stopping) {
+    opi_pass_rows rows = h->stalled;
+    const opi_pass *pass = rows.number != 0 ? NULL : opi_turns_next(h->turns);
+    opi_flight *flight = flight_of(h, h->n_begun + 1);
+    if (pass != NULL)
+      opi_home_describe(h, pass, &rows);
+    if (rows.number == 0)
+      return;
+    flight->why = (opipe_error)OPIPE_ERROR_INIT;
+    const opipe_status status = h->runner.begin(h->runner.ctx, &rows, &flight->why);
+    h->stalled = status == OPIPE_PENDING ? rows : (opi_pass_rows){.number = 0};
+    if (status == OPIPE_PENDING)
+      return;
+    flight->begun = status == OPIPE_OK;
+    h->n_taken += flight->begun;
     ++h->n_begun;
     if (g->n_flying++ == 0)
       g->working_since = opi_clock_ns();
-    flight->why = (opipe_error)OPIPE_ERROR_INIT;
-    flight->begun = h->runner.begin(h->runner.ctx, &rows, &flight->why) == OPIPE_OK;
-    h->n_taken += flight->begun;
   }
 }
 

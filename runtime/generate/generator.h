@@ -50,6 +50,7 @@ typedef struct opi_home {
   int64_t *ids, *positions, *of_sequence, *wanted, *table;
   uint32_t *row_ids; /* [rows] */
   opi_page_copy *copies;
+  opi_pass_rows stalled; /* number 0: none. The next pass, which the runner had no room for */
 } opi_home;
 
 struct opi_generator {

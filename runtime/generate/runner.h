@@ -21,7 +21,8 @@ typedef struct opi_pass_rows {
 /* Passes end in the order in which they began. One thread at a time. */
 typedef struct opi_pass_runner {
   void *ctx;
-  /* Copies what it needs. Errors: STATE: `groups` passes are in flight; the session's. */
+  /* Copies what it needs. PENDING, only if the host drives: there is no room until it has; begin
+   * the same pass again. Errors: STATE: `groups` passes are in flight; the session's. */
   opipe_status (*begin)(void *ctx, const opi_pass_rows *pass, opipe_error *err);
   /* The oldest pass: waits up to timeout_ns (0: looks only). OK: *out_logits [n_wanted rows of
    * n_vocab of the dtype, row_bytes apart], valid and writable until `finish`. PENDING: not yet.

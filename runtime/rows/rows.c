@@ -129,13 +129,13 @@ static opipe_status submit(const rows *r, group *g, opipe_error *err) {
                                       .inputs = io,
                                       .outputs = &out,
                                       .stream = r->home};
-  opipe_status status = OPIPE_PENDING;
-  while (status == OPIPE_PENDING) {
+  const bool waits = r->session->setup->threads != OPIPE_THREADS_HOST; /* else nobody would drive */
+  opipe_status status = call(r, &params, &g->request, err);
+  while (status == OPIPE_PENDING && waits) {
+    OPI_TRY(opi_session_wait_room(r->session, UINT64_MAX, err));
     status = call(r, &params, &g->request, err);
-    if (status == OPIPE_PENDING)
-      OPI_TRY(opi_session_wait_room(r->session, UINT64_MAX, err));
   }
-  if (status < 0)
+  if (status != OPIPE_OK)
     g->request = NULL;
   return status;
 }
@@ -155,9 +155,9 @@ static opipe_status begin(void *ctx, const opi_pass_rows *pass, opipe_error *err
   OPI_TRY(find_class(r, pass, &wish, err));
   group *g = &r->groups[(r->first + r->n_flying) % r->n_groups];
   fill(r, pass, &wish, g);
-  OPI_TRY(submit(r, g, err));
-  ++r->n_flying;
-  return OPIPE_OK;
+  const opipe_status status = submit(r, g, err);
+  r->n_flying += status == OPIPE_OK;
+  return status;
 }
 
 /* ---- end ---- */

@@ -30,6 +30,7 @@ typedef struct double_runner {
   uint64_t refuses_at;                   /* this call of begin is refused; 0: none */
   uint64_t n_asked;                      /* calls of begin */
   uint32_t n_late;                       /* calls of end that answer PENDING for each pass */
+  uint32_t n_full, n_tried;              /* n_full: calls of begin that do; only if driven */
   uint32_t n_waited, n_wrong, n_copies;
 } double_runner;
 
@@ -60,6 +61,9 @@ static inline void double_row(double_runner *d, const opi_pass_rows *rows, uint3
 static inline opipe_status double_begin(void *ctx, const opi_pass_rows *rows, opipe_error *err) {
   double_runner *d = ctx;
   const opi_kv_params *p = &d->batch.pool;
+  if (d->n_tried++ < d->n_full)
+    return OPIPE_PENDING;
+  d->n_tried = 0;
   if (++d->n_asked == d->refuses_at)
     return opi_fail(err, OPIPE_E_DEVICE, "rank 0 is gone");
   if (d->n_begun - d->n_finished == d->batch.groups)

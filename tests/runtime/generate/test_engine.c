@@ -181,6 +181,7 @@ static void test_a_host_that_drives_gets_the_same(void) {
   opipe_sequence *handle = NULL;
   open(&w, NULL, true);
   w.runner.n_late = 2;
+  w.runner.n_full = 1;
   const opipe_generate_params p = {.struct_size = sizeof p,
                                    .n_ids = 5,
                                    .ids = expected.ids,
