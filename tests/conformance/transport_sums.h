@@ -45,6 +45,7 @@ static bool is_sum(const rank *r, double value, uint32_t dtype, uint64_t round, 
   const bool unordered = (r->s->info.flags & OPIPE_TRANSPORT_UNORDERED) != 0;
 #else
   const bool unordered = false;
+  (void)r;
 #endif
   bool found = value == sum_of(dtype, 0, round, i);
   for (uint32_t order = 1; order < SUM_ORDERS && unordered; ++order)

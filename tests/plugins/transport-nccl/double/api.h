@@ -78,7 +78,7 @@ enum { NCCL_DOUBLE_MAGIC = (int)0xcafebeef, NCCL_DOUBLE_NO_COLOR = -1, NCCL_DOUB
                                (ncclComm_t * comm, int n_ranks, ncclUniqueId id, int rank,         \
                                 nccl_double_config *config))                                       \
       row(split, ncclCommSplit, int,                                                               \
-          (ncclComm_t comm, int color, int key, ncclComm_t *made, nccl_double_config *config))     \
+          (ncclComm_t comm, int colour, int key, ncclComm_t *made, nccl_double_config *config))    \
           row(count, ncclCommCount, int, (ncclComm_t comm, int *count)) row(                       \
               rank, ncclCommUserRank, int,                                                         \
               (ncclComm_t comm, int *rank)) row(device, ncclCommCuDevice, int,                     \

@@ -112,10 +112,10 @@ static void join(ncclComm_t comm) {
 }
 
 static int split_entry_color(const struct ncclComm *comm, int rank) {
-  return nccl_member_of(comm->parent, rank)->splits[comm->split % SPLITS].color;
+  return nccl_member_of(comm->parent, rank)->splits[comm->split % SPLITS].colour;
 }
 
-/* Who of the parent's members are of this color: number, own rank, and the first. False: not all
+/* Who of the parent's members are of this colour: number, own rank, and the first. False: not all
  * have come yet. */
 static bool find_split(ncclComm_t comm) {
   const int own_rank = comm->parent->rank;
@@ -128,7 +128,7 @@ static bool find_split(ncclComm_t comm) {
   for (int i = 0; i < comm->parent->n_ranks; ++i) {
     const nccl_split *s = &nccl_member_of(comm->parent, i)->splits[comm->split % SPLITS];
     const nccl_split *f = &nccl_member_of(comm->parent, first)->splits[comm->split % SPLITS];
-    if (split_entry_color(comm, i) != comm->color)
+    if (split_entry_color(comm, i) != comm->colour)
       continue;
     ++n;
     before += s->key < comm->key || (s->key == comm->key && i < own_rank);
@@ -295,7 +295,7 @@ int nccl_check(ncclComm_t comm, const char *what) {
   return NCCL_DOUBLE_SUCCESS;
 }
 
-int ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out,
+int ncclCommSplit(ncclComm_t parent, int colour, int key, ncclComm_t *out,
                   nccl_double_config *config) {
   bool blocking = parent->blocking;
   *out = NULL;
@@ -308,14 +308,14 @@ int ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *out,
   if (result == NCCL_DOUBLE_SUCCESS) {
     const uint64_t number = ++parent->n_splits;
     nccl_split *own = &nccl_member_of(parent, parent->rank)->splits[number % SPLITS];
-    own->color = color;
+    own->colour = colour;
     own->key = key;
     atomic_store(&own->number, number);
     comm->parent = parent;
     comm->split = number;
-    comm->color = color;
+    comm->colour = colour;
     comm->key = key;
-    if (color != NCCL_DOUBLE_NO_COLOR)
+    if (colour != NCCL_DOUBLE_NO_COLOR)
       return open_comm(comm, out);
   }
   (void)pthread_mutex_unlock(&nccl_lock);

@@ -52,7 +52,7 @@ typedef struct nccl_place {
 typedef struct nccl_split {
   _Atomic uint64_t number;  /* of the split that the following is about, from 1 */
   _Atomic uint64_t offered; /* the same for `place` */
-  int32_t color, key;
+  int32_t colour, key;
   nccl_place place; /* of the new communicator, from its first member */
 } nccl_split;
 
@@ -148,7 +148,7 @@ struct ncclComm {
   /* a communicator that is made by a split */
   ncclComm_t parent;
   uint64_t split;
-  int color, key;
+  int colour, key;
   /* launches */
   nccl_launch *launch; /* that is not yet in its stream */
   struct CUstream_st *stream;
