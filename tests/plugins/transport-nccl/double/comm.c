@@ -111,7 +111,7 @@ static void join(ncclComm_t comm) {
   atomic_store(&own->joined, 1);
 }
 
-static int split_entry_color(const struct ncclComm *comm, int rank) {
+static int split_entry_colour(const struct ncclComm *comm, int rank) {
   return nccl_member_of(comm->parent, rank)->splits[comm->split % SPLITS].colour;
 }
 
@@ -128,7 +128,7 @@ static bool find_split(ncclComm_t comm) {
   for (int i = 0; i < comm->parent->n_ranks; ++i) {
     const nccl_split *s = &nccl_member_of(comm->parent, i)->splits[comm->split % SPLITS];
     const nccl_split *f = &nccl_member_of(comm->parent, first)->splits[comm->split % SPLITS];
-    if (split_entry_color(comm, i) != comm->colour)
+    if (split_entry_colour(comm, i) != comm->colour)
       continue;
     ++n;
     before += s->key < comm->key || (s->key == comm->key && i < own_rank);
