@@ -90,6 +90,14 @@ static opipe_status ask_all(ways *w, const opi_cut_model *model, const opi_lists
   return OPIPE_OK;
 }
 
+/* Are there devices to ask about? Those of a cluster are described, and so may its transport be. */
+static bool any_opened(const opi_rank_device *devices, uint32_t n_ranks) {
+  uint32_t r = 0;
+  while (r < n_ranks && devices[r].backend == NULL)
+    ++r;
+  return r < n_ranks;
+}
+
 opipe_status opi_plan_find_ways(const opi_plan_env *env, opi_plan *plan, const opi_cut_model *model,
                                 const opi_lists *lists, const opi_memory_more *more,
                                 uint32_t n_more, const opi_rank_device *devices, opipe_error *err) {
@@ -100,7 +108,7 @@ opipe_status opi_plan_find_ways(const opi_plan_env *env, opi_plan *plan, const o
   plan->predicted.n_ways = 0;
   for (uint32_t r = 0; r < plan->decided.n_ranks; ++r)
     plan->predicted.memory[r].staging_bytes = 0;
-  if (devices == NULL || plan->decided.n_ranks < 2)
+  if (devices == NULL || plan->decided.n_ranks < 2 || !any_opened(devices, plan->decided.n_ranks))
     return OPIPE_OK;
   OPI_TRY(opi_transport_split(plan->decided.transport, id, &w.options, err));
   OPI_TRY(env->plugins->transport(env->plugins->ctx, id, &ref, err));

@@ -38,7 +38,8 @@ static inline opipe_status opipe_way_tell(opipe_way *io_way, const opipe_way *fu
 typedef struct opipe_way_found {
   uint32_t way;                /* HOST, DEVICE, PEER, SHARED, or STAGED where none of these is */
   bool src_remote, dst_remote; /* its memory has no host address */
-  char why[160];               /* STAGED: what stands in a better one's way */
+  uint8_t reserved[2];
+  char why[160]; /* STAGED: what stands in a better one's way */
 } opipe_way_found;
 
 static inline opipe_status opipe_way_remote(const opipe_backend *backend, opipe_instance *self,
@@ -111,6 +112,7 @@ typedef struct opipe_ring {
   char *data; /* whole pages; NULL: none */
   uint64_t n_bytes, step;
   bool pinned;
+  uint8_t reserved[7];
 } opipe_ring;
 
 static inline uint64_t opipe_ring_step(uint64_t n_bytes) {
