@@ -16,7 +16,7 @@ EMULATED = ["--device", "emulated,async=1,host_bandwidth=1e9"]
 REFUSALS = [
     (["--offload", "*"], "computes in the host's memory"),
     ([*EMULATED, "--offload", "nothing.like.it"], "'nothing.like.it' matches none of the "),
-    ([*EMULATED, "--offload", "*", "--schedule", "chimera:concat=halving"], "halves"),
+    ([*EMULATED, "--offload", "*", "--schedule", "chimera:concat=halving", "--microbatches", "4"], "halves"),
     ([*EMULATED, "--offload", "*", "--offload-memory", "1KiB"], "exceeds their cap of 1024"),
 ]
 

@@ -259,7 +259,7 @@ static bool open_far(rank *r) {
                  &r->err, "buffer_alloc");
 }
 
-static void close_far(rank *r) {
+static inline void close_far(rank *r) {
   const opipe_backend *b = r->s == NULL ? NULL : r->s->on;
   if (b == NULL)
     return;

@@ -234,7 +234,7 @@ static void check_rings(const subject *s) {
 /* ---- batches ---- */
 
 /* Do messages go in batches? */
-static bool in_batches(const subject *s) {
+static inline bool in_batches(const subject *s) {
 #if OPIPE_TARGET_MINOR >= 1
   return OPIPE_HAS(s->t, opipe_transport, batch_end) && s->t->batch_begin != NULL &&
          s->rule == OPIPE_RULE_GROUPED;
