@@ -90,7 +90,8 @@ static opipe_status ask_all(ways *w, const opi_cut_model *model, const opi_lists
   return OPIPE_OK;
 }
 
-/* Are there devices to ask about? Those of a cluster are described, and so may its transport be. */
+/* Are there devices to ask about? A cluster only describes devices, and perhaps a transport that is
+ * not here. */
 static bool any_opened(const opi_rank_device *devices, uint32_t n_ranks) {
   uint32_t r = 0;
   while (r < n_ranks && devices[r].backend == NULL)
