@@ -41,14 +41,13 @@ const char *opi_way_name(uint32_t way) {
 }
 
 const char *opi_way_words(uint32_t way) {
-  static const char *const words[] = {
-      "by a way that is not known yet",
-      "within the host's memory",
-      "within one device",
-      "straight to the other device's memory",
-      "straight to device memory of the other process",
-      "through pinned memory of the host's",
-      "through memory of the host's that is not pinned, whose copies wait"};
+  static const char *const words[] = {"by a way that is not known yet",
+                                      "within the host's memory",
+                                      "within one device",
+                                      "straight to the other device's memory",
+                                      "straight to device memory of the other process",
+                                      "through pinned host memory",
+                                      "through host memory that is not pinned, whose copies wait"};
   return way < OPI_COUNT(words) ? words[way] : "?";
 }
 

@@ -43,7 +43,7 @@ opipe_status cuda_native(opipe_device *device, uint32_t what, const void *object
   return OPIPE_OK;
 }
 
-/* Asks the driver which device's memory an address is. Pinned memory of the host's belongs to one
+/* Asks the driver which device's memory an address is. Pinned host memory belongs to one
  * as well. *out_peer: the context of another device, which this one reaches; NULL: it is this one.
  */
 static opipe_status check_address(const opipe_device *device, uint64_t native, CUcontext *out_peer,
@@ -59,7 +59,7 @@ static opipe_status check_address(const opipe_device *device, uint64_t native, C
   }
   if (result == CUDA_OK && type == CUDA_MEMORY_HOST) {
     return opipe_fail(err, OPIPE_E_INVALID,
-                      "buffer_import: 0x%llx is pinned memory of the host's, not of GPU %d "
+                      "buffer_import: 0x%llx is pinned host memory, not of GPU %d "
                       "(cuda:%u)",
                       (unsigned long long)native, place->ordinal, place->index);
   }

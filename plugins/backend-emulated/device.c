@@ -159,8 +159,7 @@ opipe_status emudev_buffer_import(opipe_device *device, uint64_t native, uint64_
   if (device->index >= HOST_DEVICES || !OPIPE_HAS(inner, opipe_backend, buffer_import) ||
       inner->buffer_import == NULL) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED,
-                      "emulated device %u: memory of the host's cannot be a buffer of it",
-                      device->index);
+                      "emulated device %u: host memory cannot be a buffer of it", device->index);
   }
   opipe_buffer *buffer = emudev_alloc(device, sizeof *buffer);
   if (buffer == NULL)

@@ -104,7 +104,7 @@ bool local_stream_is_near(opipe_stream *stream) {
 
 /* ---- answers about streams ---- */
 
-/* The receiver's ring is where messages wait; a sender reads straight to memory of the host's. */
+/* The receiver's ring is where messages wait; a sender reads straight to host memory. */
 static opipe_way way_of(const opipe_way_found *found, const opipe_backend *dst_backend,
                         const opipe_stream_params *stream) {
   opipe_way way = {.struct_size = (uint32_t)sizeof way, .way = found->way};

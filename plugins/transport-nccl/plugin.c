@@ -27,7 +27,7 @@ OPIPE_EXPORT const opipe_plugin OPIPE_PLUGIN_SYMBOL = {
     "nccl",
     "1.0",
     "Apache-2.0",
-    "GPUs of NVIDIA's by NCCL: one rank per process, batches and sums queued on the device",
+    "NVIDIA GPUs by NCCL: one rank per process, batches and sums queued on the device",
     open_plugin,
     close_plugin,
     get_interface,

@@ -4,7 +4,7 @@
  */
 #include "ucx.h"
 
-#define UCX_STAGES "UCX gets memory of the host's alone"
+#define UCX_STAGES "UCX moves host memory only"
 
 static opipe_status check_twice(const opipe_endpoint *endpoint, const opipe_stream_params *p,
                                 opipe_error *err) {

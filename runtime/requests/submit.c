@@ -107,7 +107,7 @@ static opipe_status find_output(const opi_setup *s, const char *name, uint32_t *
                   opi_nearest_words(&nearest, meant, sizeof meant));
 }
 
-/* Finds places for the outputs without memory of the host's. */
+/* Finds places for the outputs without host memory. */
 static opipe_status place_others(const opi_setup *s, const opipe_submit_params *params,
                                  opi_request *request, opipe_error *err) {
   const bool asks =

@@ -370,7 +370,7 @@ static void test_what_is_not_ours_is_refused_by_name(void) {
   OPI_ASSERT_FATAL(h.driver.context_push(first) == CUDA_OK);
   OPI_ASSERT_FATAL(h.driver.host_alloc(&pinned, 4096, 0) == CUDA_OK);
   in = lent_ids(&h, (CUdeviceptr)(uintptr_t)pinned);
-  refused(&h, &in, NULL, OPIPE_E_INVALID, "is pinned memory of the host's, not of GPU 0 (cuda:0)");
+  refused(&h, &in, NULL, OPIPE_E_INVALID, "is pinned host memory, not of GPU 0 (cuda:0)");
   OPI_ASSERT(h.driver.host_free(pinned) == CUDA_OK && h.driver.context_pop(&first) == CUDA_OK);
   OPI_ASSERT(h.driver.context_release(0) == CUDA_OK);
   in = lent_ids(&h, h.d_ids + 3);

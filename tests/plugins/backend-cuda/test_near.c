@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transport-local between ranks whose memory has no host address: on one GPU, in two openings of
  * it, and on two of which one reaches the other's memory, messages are copied and sums added where
- * they lie; between two others both go through pinned memory of the host's. The same values either
+ * they lie; between two others both go through pinned host memory. The same values either
  * way.
  */
 #include <opipe/transport.h>

@@ -80,7 +80,7 @@ def through_ucx(wanted):
     if "libucp" in done.stderr:
         print("SKIP: a case needs libucx0")
         return
-    check("through pinned memory of the host's" in plan.stdout, f"UCX: {plan.stdout[-300:]}{plan.stderr[-300:]}")
+    check("through pinned host memory" in plan.stdout, f"UCX: {plan.stdout[-300:]}{plan.stderr[-300:]}")
     check(losses(done) == wanted, f"UCX: {losses(done)}, threads {wanted}: {done.stderr[-600:]}")
     check("travel" not in done.stderr, f"UCX: {done.stderr[-600:]}")
 
@@ -88,11 +88,11 @@ def through_ucx(wanted):
 # Devices, the doubles' environment; what the plan says; a warning of the session's, None: there is none.
 CASES = [
     (ONE, {}, "straight to device memory of the other process", None),
-    (ONE, {"IPC": "0"}, "through pinned memory of the host's", None),
-    (ONE, {"IPC": "2"}, "straight to device memory of the other process", "travel through pinned memory of the host's: rank . lends no device memory"),
-    (ONE, {"IPC": "3"}, "straight to device memory of the other process", "travel through pinned memory of the host's: .*CUDA_ERROR_MAP_FAILED"),
+    (ONE, {"IPC": "0"}, "through pinned host memory", None),
+    (ONE, {"IPC": "2"}, "straight to device memory of the other process", "travel through pinned host memory: rank . lends no device memory"),
+    (ONE, {"IPC": "3"}, "straight to device memory of the other process", "travel through pinned host memory: .*CUDA_ERROR_MAP_FAILED"),
     (TWO, {"PEERS": "1"}, "straight to device memory of the other process", None),
-    (TWO, {"PEERS": "0"}, "through pinned memory of the host's", None),
+    (TWO, {"PEERS": "0"}, "through pinned host memory", None),
 ]
 
 

@@ -539,7 +539,7 @@ CUresult cuMemFreeHost(void *data) {
   return result;
 }
 
-/* ---- memory of the host's that is pinned ---- */
+/* ---- host memory that is pinned ---- */
 
 typedef struct pinned {
   struct pinned *next;
