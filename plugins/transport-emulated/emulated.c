@@ -280,7 +280,7 @@ static opipe_status wait(opipe_endpoint *e, uint32_t seen, uint64_t timeout_ns, 
   return status;
 }
 
-/* What is on its way arrives without a ring: the rank is to look again at once. */
+/* A message on its way arrives without a ring: the rank is to look again at once. */
 static void notify(opipe_endpoint *e, uint32_t seen, void (*fn)(void *ctx), void *ctx) {
   opipe_world *world = e->world;
   pthread_mutex_lock(&world->lock);

@@ -30,7 +30,7 @@ typedef struct options {
   uint32_t rule; /* OPIPE_RULE_* */
   uint64_t latency_ns;
   double bytes_per_ns; /* 0: no limit */
-  uint64_t setup_ns;   /* what is opened can be used so much later; 0: at once */
+  uint64_t setup_ns;   /* an endpoint can be used so long after it is opened; 0: at once */
   bool scattered;      /* the link is one for parts (OPIPE_TRANSPORT_SCATTERED) */
   fault faults[FAULTS_MOST];
   uint32_t n_faults;
@@ -57,7 +57,7 @@ typedef struct cell {
       through[2]; /* by side: q + 1 of the latest whose batch on a lane by the clock has ended */
 } cell;
 
-/* What is matched in order under the rules edge (from -> to) and pair (from < to). */
+/* The messages that are matched in order under the rules edge (from -> to) and pair (from < to). */
 typedef struct channel {
   struct channel *next;
   uint32_t from, to, n_wires;
@@ -201,7 +201,7 @@ opipe_status emutrans_collect(opipe_collective *collective, uint64_t sequence,
 opipe_status emutrans_collect_test(opipe_collective *collective, uint64_t sequence,
                                    opipe_error *err);
 
-/* What was offered is sent once its receive stands; lock held. */
+/* A message that was offered is sent once its receive stands; lock held. */
 opipe_status emutrans_meet(opipe_world *world, wire *wire, cell *c, uint64_t sequence,
                            opipe_error *err);
 /* The endpoint is to look again at that time; lock held. */

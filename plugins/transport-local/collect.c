@@ -149,7 +149,7 @@ static opipe_status give(opipe_group *group, uint64_t sequence, opipe_error *err
   return OPIPE_OK;
 }
 
-/* Does the own share; all have given, and agree. */
+/* The calling member does its share; all have given, and agree. */
 static void do_share(const opipe_group *group) {
   const uint32_t n = group->reduction->base.n;
   const member *me = me_of(group);

@@ -2,7 +2,7 @@
 /* transport-local: the plugin's table; worlds, endpoints, registered memory, abort. */
 #include "local.h"
 
-/* ---- what the files share ---- */
+/* ---- shared by the files ---- */
 
 opipe_status local_check(opipe_world *world, opipe_error *err) {
   if (atomic_load_explicit(&world->aborted, memory_order_acquire) == 0)

@@ -138,7 +138,7 @@ struct opipe_group {
   opipe_cursor *walks;  /* [2 * n members] own thread: over all members' from, then to */
   borrowed *borrowed;   /* [n members] near */
   opipe_region *pieces; /* [n members] near */
-  /* Of a member whose values have no host address, own thread: they are summed here. */
+  /* The values of a member without a host address are summed here, by its own thread. */
   opipe_ring bounce;  /* of one; without data: not made yet */
   opipe_event *moved; /* behind the last copy to or from the bounce */
   bool away;          /* the round's values are in the bounce until it is done */

@@ -53,7 +53,7 @@ opipe_status local_recv(opipe_stream *stream, uint64_t sequence, const opipe_reg
   }
   if (before != 0 && atomic_load_explicit(&c->arrived, memory_order_acquire) != before)
     return OPIPE_PENDING;
-  if (remote && c->written != NULL) { /* what the cell held before has left the bounce */
+  if (remote && c->written != NULL) { /* the cell's previous message has left the bounce */
     status = stream->endpoint->backend->event_poll(c->written, err);
     if (status == OPIPE_PENDING)
       stream->endpoint->unready = true;

@@ -63,7 +63,7 @@ opipe_status local_stream_bounce(opipe_stream *stream, opipe_error *err) {
   opipe_status status = OPIPE_OK;
   if (stream->bounces)
     return OPIPE_OK;
-  stream->bounces = true; /* what is there is freed by close */
+  stream->bounces = true; /* close frees the part that is there */
   for (uint32_t i = 0; i < w->params.depth && status >= 0; ++i) {
     if ((stream->sides & 1u) != 0)
       status = e->backend->event_create(e->device, &cells[i].fetched, err);

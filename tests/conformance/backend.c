@@ -146,7 +146,7 @@ static void check_params(const subject *s, bound *b) {
   } else if (conf_ok(status, &err, "params_write")) {
     conf_ok(s->t->params_commit(twin, &err), &err, "params_commit");
     conf_ok(s->t->params_read(twin, 0, seen, sizeof(seen), &err), &err, "params_read");
-    conf_check(memcmp(seen, other, sizeof(seen)) == 0, "what was written is not read");
+    conf_check(memcmp(seen, other, sizeof(seen)) == 0, "the bytes read are not those written");
     conf_ok(s->t->params_read(b->params, 0, seen, sizeof(seen), &err), &err, "params_read");
     conf_check(memcmp(seen, weights, sizeof(seen)) == 0, "writing a clone changes the original");
   }

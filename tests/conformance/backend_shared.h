@@ -183,7 +183,7 @@ static void check_buffer_import(const subject *s, opipe_buffer *buffer) {
     conf_check(again == data, "an imported buffer lies elsewhere");
   }
   const opipe_region theirs = {view, 0, SHARED_BYTES}, ours = {buffer, 0, SHARED_BYTES};
-  conf_check(live_of(s) == before, "what is imported is counted");
+  conf_check(live_of(s) == before, "imported memory is counted");
   for (int i = 0; i < SHARED_BYTES; ++i)
     from[i] = (unsigned char)(i * 7 + 3);
   conf_ok(s->t->write(s->queue, &theirs, from, &err), &err, "write to an imported buffer");

@@ -89,7 +89,8 @@ static void check_across(const subject *s, const timed *x) {
   record_behind_work(s, x, x->queue, x->events[1]);
   sync_timed(s, x->events[1]);
   const int64_t waited = elapsed_ns(s, x->events[0], x->events[1]);
-  conf_check(waited >= 0, "what waits for an event came %lld ns before it", (long long)-waited);
+  conf_check(waited >= 0, "a program that waits for an event came %lld ns before it",
+             (long long)-waited);
   if (conf_made(open_device(s, 0, NULL, &device), &device, &err, "device_open") &&
       conf_made(s->t->queue_open(device, &queue, &err), &queue, &err, "queue_open") &&
       conf_made(s->t->event_create_timed(device, &other, &err), &other, &err,

@@ -68,7 +68,7 @@ static void check_info(subject *s) {
   s->rule = s->info.rule;
 }
 
-/* What a world with given options declares: sane, the same each time, no wider than info. */
+/* A world's declaration under given options: sane, the same each time, no wider than info. */
 static void check_world_info(subject *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_transport_info first = {.struct_size =

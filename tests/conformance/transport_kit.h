@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the checks of transports stand on: a ring of ranks on devices in host memory, messages whose
+/* The ground of all checks of transports: a ring of ranks on devices in host memory, messages whose
  * every element says whose it is, events that the program holds.
  */
 #ifndef CONFORMANCE_TRANSPORT_KIT_H
@@ -51,11 +51,11 @@ typedef struct rank {
   opipe_memory *memory;
   struct rank *next; /* who receives what this rank sends */
   opipe_error err;
-  bool copies; /* what is sent lies in the sender's own region, also where it need not */
+  bool copies; /* the message lies in the sender's own region, also where it need not */
   uint32_t n_good;
   opipe_event *events[WATCHED]; /* of the checks of events */
   opipe_group *group;
-  const struct sum_case *sums; /* what its group adds */
+  const struct sum_case *sums; /* the values that its group adds */
 #if OPIPE_ABI_MINOR >= 5
   opipe_collective *collective;
 #endif

@@ -115,7 +115,7 @@ static void check_one_by_one(const subject *s) {
   close_ring(&g, s);
 }
 
-/* What is wrong with a message is told by send, or by test of one side. */
+/* A fault in a message is told by send, or by test of one side. */
 static opipe_status send_and_test(const subject *s, const passing *p, opipe_error *err) {
   const struct timespec pause = {.tv_nsec = 20000};
   const uint64_t start = conf_host.now_ns(NULL);
@@ -209,7 +209,8 @@ static void check_depth(const subject *s) {
   close_ring(&g, s);
 }
 
-/* What lets a rank go on ends its wait, also when it comes between the look and the wait. */
+/* An event that lets a rank go on ends its wait, also when it comes between the look and the wait.
+ */
 static void check_rings(const subject *s) {
   ring g;
   conf_case("rings");

@@ -5,7 +5,7 @@
 
 #include "transport_kit.h"
 
-/* What is wrong between two ranks is said where the second end is opened, or by endpoint_ready. */
+/* A misfit of two ranks is reported where the second end is opened, or by endpoint_ready. */
 static void check_unlike(const subject *s, opipe_stream_params p, uint64_t n_bytes, uint32_t depth,
                          const char *what) {
   ring g;
@@ -108,7 +108,7 @@ static void check_alike(const subject *s) {
   close_ring(&g, s);
 }
 
-/* ---- what is opened and closed leaves nothing ---- */
+/* ---- opening and closing leave nothing behind ---- */
 
 static void open_and_close(ring *g, const subject *s) {
   static const uint32_t members[RANKS] = {0, 1, 2};
@@ -143,7 +143,7 @@ static void open_and_close(ring *g, const subject *s) {
   }
 }
 
-/* What is kept for the next one is kept once. */
+/* A thing kept for the next stream is kept once. */
 static void check_leaks(const subject *s) {
   enum { TIMES = 4 };
   ring g;

@@ -7,7 +7,7 @@
 
 #include "transport_kit.h"
 
-/* ---- what every order but the rising one, and every other way to add, gets wrong ---- */
+/* ---- values that only the rising order adds right ---- */
 
 enum { ROUNDS = 12 };
 
