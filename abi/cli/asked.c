@@ -33,12 +33,12 @@ static bool shape_asked(const cli_options *o, char *out, size_t room) {
   if (o->t.replicas != NULL)
     add(&t, "replicas", o->t.replicas);
   add_number(&t, "tensor", o->t.tensor);
-  add_number(&t, "stages", o->n_stages);
-  add_number(&t, "ranks", o->n_ranks);
-  if (o->schedule != NULL)
-    add(&t, "schedule", o->schedule);
+  add_number(&t, "stages", o->plan.n_stages);
+  add_number(&t, "ranks", o->plan.n_ranks);
+  if (o->plan.schedule != NULL)
+    add(&t, "schedule", o->plan.schedule);
   if (o->t.replicas != NULL)
-    add_number(&t, "microbatches", o->n_microbatches);
+    add_number(&t, "microbatches", o->plan.n_microbatches);
   return t.n > 1;
 }
 
@@ -59,9 +59,9 @@ static const char *dim_name(const opipe_tensor_info *info, uint32_t axis) {
 
 /* The number that --bind gives to a name; -1: none. */
 static int64_t bound_to(const cli_options *o, const char *name) {
-  for (uint32_t i = 0; i < o->bind.n; ++i) {
-    cli_dim_text dim = {.next = o->bind.items[i]};
-    while (cli_bind_next(o->bind.items[i], &dim) == CLI_DONE && dim.name != NULL) {
+  for (uint32_t i = 0; i < o->graph.bind.n; ++i) {
+    cli_dim_text dim = {.next = o->graph.bind.items[i]};
+    while (cli_bind_next(o->graph.bind.items[i], &dim) == CLI_DONE && dim.name != NULL) {
       if (strlen(name) == dim.n_name && memcmp(dim.name, name, dim.n_name) == 0)
         return dim.value;
     }

@@ -106,6 +106,51 @@ typedef struct cli_generate_options {
   opipe_generation_params plan; /* struct_size 0: another command */
 } cli_generate_options;
 
+/* How a model becomes a graph. */
+typedef struct cli_binding_options {
+  cli_list bind;
+  uint32_t load_flags, noise; /* OPIPE_BIND_NOISE */
+  bool no_fuse, ignore_annotations;
+  bool graph_dropout, ratio_dropout, says_dropout;
+  double dropout_ratio;
+} cli_binding_options;
+
+/* Devices, their caps and kernels. */
+typedef struct cli_device_options {
+  opipe_device_choice devices[64];
+  char device_text[64][2048];
+  uint32_t n_devices, n_threads;
+  uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
+  uint32_t tuned;    /* CLI_TUNED_*: whether a plan must have a table of kernels that fits */
+  uint64_t memory_bytes;
+} cli_device_options;
+
+/* The plan that is asked for. */
+typedef struct cli_cut_options {
+  uint32_t n_stages, n_ranks, n_microbatches, depth, cost;
+  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
+  cli_costs stage_costs; /* costs.struct_size 0: not given */
+  cli_list pins;
+  bool improve;
+} cli_cut_options;
+
+/* Requests, and how their results are judged. */
+typedef struct cli_run_options {
+  uint32_t n_requests;
+  const char *check; /* NULL, "max" or "element" */
+  double rtol, atol; /* < 0: preset */
+  bool reference, check_finite;
+} cli_run_options;
+
+/* Where answers go, and in which form. */
+typedef struct cli_output_options {
+  const char *output, *annotate; /* of plan */
+  const char *trace;             /* of run, train and simulate */
+  const char *html;              /* of plan and simulate */
+  bool json, quiet;              /* quiet: does not print why a plan cannot be made */
+  bool why;                      /* of plugins */
+} cli_output_options;
+
 typedef struct cli_options {
   uint64_t given[3]; /* given rows of tables.c, one bit each: cli_was_given */
   const char *model;
@@ -113,37 +158,16 @@ typedef struct cli_options {
   uint32_t n_operands;
   const char *settled; /* first option that a plan's file would settle; NULL: none */
   bool train;          /* inspect --train, or the command train */
-  cli_train_texts t;
-  /* plan, run, train; schedule too: numbers, costs, output */
-  opipe_device_choice devices[64];
-  char device_text[64][2048];
-  uint32_t n_devices;
-  uint32_t fallback; /* CLI_FALLBACK_UNSAID, or none, cpu */
-  uint32_t n_stages, n_ranks, n_threads, n_microbatches, depth, cost;
-  const char *cut, *plan_file, *cluster, *schedule, *batch, *transport;
-  cli_team_options team;
-  cli_costs stage_costs; /* costs.struct_size 0: not given */
-  uint64_t memory_bytes;
-  cli_list bind, pins, plugins, inputs;
-  bool no_fuse, graph_dropout, ratio_dropout, says_dropout, ignore_annotations, improve;
-  double dropout_ratio;
-  uint32_t noise; /* OPIPE_BIND_NOISE */
-  uint32_t load_flags;
+  bool measures;       /* plan --measure */
   uint64_t seed;
-  bool json, quiet; /* quiet: does not print why a plan cannot be made */
-  uint32_t tuned;   /* CLI_TUNED_*: whether a plan must have a table of kernels that fits */
-  /* plan */
-  const char *output, *annotate;
-  bool measures;
-  /* run */
-  uint32_t n_requests;
-  const char *check; /* NULL, "max" or "element" */
-  double rtol, atol; /* < 0: preset */
-  bool reference, check_finite;
-  const char *trace; /* of train and simulate too */
-  const char *html;  /* of plan and simulate */
-  /* plugins */
-  bool why;
+  cli_list plugins, inputs;
+  cli_binding_options graph;
+  cli_device_options on;
+  cli_cut_options plan;
+  cli_run_options run;
+  cli_output_options out;
+  cli_train_texts t;
+  cli_team_options team;
   cli_order_options order;
   cli_play_options play;
   cli_planner_options planner;
@@ -218,9 +242,9 @@ bool cli_same_place(const char *a, const char *b);
 bool cli_is_stream(const char *path); /* true for the command's standard output or error */
 /* Session flags from options of run and train. */
 static inline uint32_t cli_session_flags(const cli_options *o) {
-  return (o->check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
-         (o->tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u) |
-         (o->trace != NULL ? OPIPE_SESSION_TRACE : 0u);
+  return (o->run.check_finite ? OPIPE_SESSION_CHECK_FINITE : 0u) |
+         (o->on.tuned == CLI_TUNED_REQUIRE ? OPIPE_SESSION_TUNED : 0u) |
+         (o->out.trace != NULL ? OPIPE_SESSION_TRACE : 0u);
 }
 
 /* ---- tensors that the command owns ---- */

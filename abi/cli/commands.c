@@ -28,15 +28,15 @@ int cli_inspect(const cli_options *o) {
   cli_session s;
   opipe_error err = OPIPE_ERROR_INIT;
   cli_options own = *o;
-  if (!o->train)
-    own.load_flags |= OPIPE_LOAD_GRAPH_ONLY; /* a graph can be inspected without its weights */
+  if (!o->train) /* a graph can be inspected without its weights */
+    own.graph.load_flags |= OPIPE_LOAD_GRAPH_ONLY;
   int status = cli_open(&own, &s);
   if (status == CLI_DONE)
     status = cli_bind(&own, &s, NULL, 0);
   if (s.file != NULL) {
     /* A model that could not be bound is still described, as it is in the file. */
     opipe_model *model = s.bound != NULL ? s.bound : s.file;
-    const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
+    const uint32_t format = o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
     if (o->train && status == CLI_DONE)
       status = describe_training(o, &s, format);
     else if (s.api->model_describe(model, format, cli_write_stdout, NULL, &err) < 0)
@@ -50,20 +50,20 @@ int cli_inspect(const cli_options *o) {
 static int give_plan(const cli_options *o, const cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
-  const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
+  const uint32_t format = o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
   int status = CLI_DONE;
   if (s->api->plan_describe(s->plan, format, cli_write_stdout, NULL, &err) < 0)
     return cli_report("plan", &err);
-  if (o->measures && o->json)
+  if (o->measures && o->out.json)
     (void)puts("}"); /* ends the object that --measure began */
-  if (o->output != NULL) {
-    status =
-        cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->output, &g, &err);
+  if (o->out.output != NULL) {
+    status = cli_write_gathered(s->api->plan_write(s->plan, cli_gather, &g, &err), o->out.output,
+                                &g, &err);
   }
-  if (status == CLI_DONE && o->annotate != NULL) {
+  if (status == CLI_DONE && o->out.annotate != NULL) {
     g = (cli_gathered){NULL, 0, 0};
-    status = cli_write_model(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->annotate, &g,
-                             &err);
+    status = cli_write_model(s->api->plan_annotate(s->plan, cli_gather, &g, &err), o->out.annotate,
+                             &g, &err);
   }
   return status;
 }
@@ -120,7 +120,7 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
 /* --measure times every node before plans are made. */
 static void measure_costs(cli_options *io_options) {
   if (io_options->measures)
-    io_options->cost = OPIPE_COST_MEASURED;
+    io_options->plan.cost = OPIPE_COST_MEASURED;
 }
 
 int cli_plan(const cli_options *given) {
@@ -182,8 +182,8 @@ int cli_plugins(const cli_options *o) {
   bool skipping = false;
   int status = cli_open(o, &s);
   if (status == CLI_DONE) {
-    const bool all = o->why || o->json;
-    const uint32_t format = o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
+    const bool all = o->out.why || o->out.json;
+    const uint32_t format = o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
     if (s.api->context_plugins(s.context, format, all ? cli_write_stdout : drop_refused, &skipping,
                                &err) < 0)
       status = cli_report("plugins", &err);

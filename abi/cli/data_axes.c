@@ -81,7 +81,7 @@ static int name_batch(axes *x) {
   const cli_array *labels = labels_of(x);
   const bool judged = labels != NULL && !input_of(x, labels->form.name, &info);
   uint32_t most = 0;
-  for (uint32_t a = 0; x->o->batch == NULL && a < x->data->n; ++a) {
+  for (uint32_t a = 0; x->o->plan.batch == NULL && a < x->data->n; ++a) {
     const cli_array *array = &x->data->arrays[a];
     if (!input_of(x, array->form.name, &info) || info.rank == 0 || info.shape[0] >= 0 ||
         array->form.rank == 0)
@@ -99,7 +99,7 @@ static int name_batch(axes *x) {
       return cli_fail("out of memory");
   }
   if (x->batch == NULL)
-    x->batch = strdup(x->o->batch != NULL ? x->o->batch : "");
+    x->batch = strdup(x->o->plan.batch != NULL ? x->o->plan.batch : "");
   return x->batch == NULL ? cli_fail("out of memory") : CLI_DONE;
 }
 

@@ -34,9 +34,9 @@ static int row_length(const cli_options *o, const opipe_tensor_info *ids, uint64
   uint32_t found = N; /* the first one given */
   int status = CLI_DONE;
   *out = ids->shape[1] > 0 ? (uint64_t)ids->shape[1] : SEQ;
-  for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i) {
-    cli_dim_text dim = {.next = o->bind.items[i]};
-    while ((status = cli_bind_next(o->bind.items[i], &dim)) == CLI_DONE && dim.name != NULL) {
+  for (uint32_t i = 0; i < o->graph.bind.n && status == CLI_DONE; ++i) {
+    cli_dim_text dim = {.next = o->graph.bind.items[i]};
+    while ((status = cli_bind_next(o->graph.bind.items[i], &dim)) == CLI_DONE && dim.name != NULL) {
       for (uint32_t k = 0; k < found; ++k) {
         if (strlen(spellings[k]) != dim.n_name || memcmp(spellings[k], dim.name, dim.n_name) != 0)
           continue;

@@ -145,7 +145,7 @@ static int read_tensors(const cli_session *s, const char *folder, bool inputs, d
 static int check_is_whole(const cli_options *o, const cli_session *s, const char *folder,
                           const data_set *d) {
   opipe_tensor_info info = {.struct_size = sizeof(info)};
-  if (o->check == NULL)
+  if (o->run.check == NULL)
     return CLI_DONE;
   if (d->n_outputs == 0)
     return cli_usage("--check: %s has no output_N.pb to compare with", folder);
@@ -154,8 +154,8 @@ static int check_is_whole(const cli_options *o, const cli_session *s, const char
     bool given = false;
     for (uint32_t k = 0; k < d->n_inputs && !given; ++k)
       given = strcmp(d->inputs[k].name, info.name) == 0;
-    for (uint32_t k = 0; k < o->pins.n && !given; ++k)
-      given = strncmp(o->pins.items[k], info.name, n) == 0 && o->pins.items[k][n] == '=';
+    for (uint32_t k = 0; k < o->plan.pins.n && !given; ++k)
+      given = strncmp(o->plan.pins.items[k], info.name, n) == 0 && o->plan.pins.items[k][n] == '=';
     if (!given)
       return cli_usage("--check: %s has no tensor for input '%s'", folder, info.name);
   }
@@ -216,7 +216,8 @@ static verdict check_max(const cli_options *o, const cli_tensor *have, const cli
   char found[CLI_NUMBER_TEXT], wanted[CLI_NUMBER_TEXT];
   cli_compare(have, want, &d);
   const double preset = tolerance >= 0 ? tolerance : preset_tolerance(want->dtype);
-  const double atol = o->atol >= 0 ? o->atol : preset, rtol = o->rtol >= 0 ? o->rtol : preset;
+  const double atol = o->run.atol >= 0 ? o->run.atol : preset,
+               rtol = o->run.rtol >= 0 ? o->run.rtol : preset;
   const double allowed = atol + rtol * d.scale;
   verdict v = {!d.shapes_differ && d.largest <= allowed, d.largest, allowed};
   if (rounding == NULL)
@@ -240,7 +241,8 @@ static verdict check_elements(const cli_options *o, const cli_tensor *have, cons
                               FILE *says) {
   size_t first = 0;
   char found[CLI_NUMBER_TEXT], wanted[CLI_NUMBER_TEXT];
-  const double rtol = o->rtol >= 0 ? o->rtol : 1e-3, atol = o->atol >= 0 ? o->atol : 1e-7;
+  const double rtol = o->run.rtol >= 0 ? o->run.rtol : 1e-3,
+               atol = o->run.atol >= 0 ? o->run.atol : 1e-7;
   const size_t misses = cli_compare_elements(have, want, rtol, atol, &first);
   if (misses == SIZE_MAX) {
     (void)fprintf(says, "  %s: type or shape differs\n", want->name);
@@ -275,7 +277,7 @@ static const cli_tensor *output_of(const cli_session *s, const cli_result *resul
 /* If an output exceeds its tolerance, finds how much rounding to few bits may add. */
 static int find_rounding(const cli_options *o, const cli_session *s, const data_set *d,
                          const cli_result *result, double tolerance, cli_rounding *out) {
-  if (strcmp(o->check, "element") == 0)
+  if (strcmp(o->run.check, "element") == 0)
     return CLI_DONE;
   for (uint32_t i = 0; i < d->n_outputs; ++i) {
     const cli_tensor *have = output_of(s, result, d->outputs[i].name, d->output_numbers[i]);
@@ -307,7 +309,7 @@ static int check_outputs(const cli_options *o, const cli_session *s, const char 
                          const data_set *d, const cli_result *result, double tolerance,
                          const cli_rounding *rounding, const cli_json *json) {
   FILE *says = json->file == NULL && s->team_rank == 0 ? stdout : stderr;
-  const bool by_element = strcmp(o->check, "element") == 0;
+  const bool by_element = strcmp(o->run.check, "element") == 0;
   verdict *verdicts = calloc((size_t)d->n_outputs + 1, sizeof *verdicts);
   uint8_t *said = calloc((size_t)d->n_outputs + 1, sizeof *said);
   bool ok = true;
@@ -353,15 +355,15 @@ static int run_set(const cli_options *o, cli_session *s, const char *name, data_
       cli_stream_model(o, s, d->inputs, &d->n_inputs, TENSORS_MOST, json, &result, &timing);
   if (status == CLI_DONE)
     status = cli_print_result(s, &result, &timing, false, json);
-  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0) {
+  if (status == CLI_DONE && o->out.output != NULL && s->team_rank == 0) {
     char path[PATH_ROOM];
-    (void)mkdir(o->output, 0777);
-    (void)snprintf(path, sizeof(path), "%s/%s", o->output, name);
+    (void)mkdir(o->out.output, 0777);
+    (void)snprintf(path, sizeof(path), "%s/%s", o->out.output, name);
     status = cli_write_outputs(path, &result);
   }
-  if (o->reference)
+  if (o->run.reference)
     status = cli_compare_with_reference(o, s, d->inputs, d->n_inputs, status, &result, json);
-  if (o->check != NULL && (status == CLI_DONE || status == CLI_CHECK_FAILED) &&
+  if (o->run.check != NULL && (status == CLI_DONE || status == CLI_CHECK_FAILED) &&
       result.outputs != NULL) {
     cli_rounding *rounding = calloc((size_t)result.n_outputs + 1, sizeof(*rounding));
     const cli_session alone = cli_alone(s);
@@ -444,7 +446,7 @@ int cli_run_folder(const cli_options *o) {
   if (status == CLI_DONE && sets.n != 0 && o->inputs.n != 0) {
     status = cli_usage("--input %s: the data sets of %s already give the inputs",
                        o->inputs.items[0], o->model);
-  } else if (status == CLI_DONE && sets.n == 0 && o->check != NULL) {
+  } else if (status == CLI_DONE && sets.n == 0 && o->run.check != NULL) {
     status = cli_usage("%s has no test_data_set_0 to check", o->model);
   } else if (status == CLI_DONE && sets.n == 0) {
     status = cli_run(&own); /* a folder without data sets: as for its model */

@@ -66,8 +66,9 @@ static int follow_one(cli_session *s, following *io) {
 
 static void print(const cli_options *o, cli_session *s, const following *f) {
   cli_team_print(s);
-  (void)printf(o->json ? "{\"sessions\": %u, \"requests_done\": %llu, \"requests_failed\": %llu}\n"
-                       : "%u sessions followed, %llu requests done, %llu failed or cancelled\n",
+  (void)printf(o->out.json
+                   ? "{\"sessions\": %u, \"requests_done\": %llu, \"requests_failed\": %llu}\n"
+                   : "%u sessions followed, %llu requests done, %llu failed or cancelled\n",
                f->n_sessions, (unsigned long long)f->n_done, (unsigned long long)f->n_failed);
 }
 

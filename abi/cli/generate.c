@@ -124,7 +124,7 @@ int cli_ask_generation(cli_options *io_options, cli_genai *out_folder) {
   plan->output = json_string_value(json_object_get(out_folder->config, "logits"));
   if (plan->context == 0)
     plan->context = out_folder->context;
-  if (plan->context == 0 && io_options->plan_file == NULL) {
+  if (plan->context == 0 && io_options->plan.plan_file == NULL) {
     plan->context = CONTEXT;
     (void)fprintf(stderr, "context: %d tokens, as neither --context nor a folder says\n", CONTEXT);
   }
@@ -211,7 +211,7 @@ static int read_asks(const cli_options *o, const cli_genai *folder, cli_tokenize
   }
   if (status == CLI_DONE)
     status = cli_asks_encode(out, *io_tokenizer);
-  return status == CLI_DONE && o->trace != NULL ? cli_try_file(o->trace) : status;
+  return status == CLI_DONE && o->out.trace != NULL ? cli_try_file(o->out.trace) : status;
 }
 
 /* Process 0 answers the requests; the others compute their part of its passes. */
@@ -225,8 +225,9 @@ static int answer(const cli_options *o, cli_generating *g, const cli_asks *asks,
   const int status = cli_generate_all(g, asks);
   if (status == CLI_DONE || status == CLI_FAILED)
     cli_print_generated(g, asks, json);
-  return status == CLI_DONE && o->trace != NULL ? cli_write_trace(g->s, g->session, o->trace)
-                                                : status;
+  return status == CLI_DONE && o->out.trace != NULL
+             ? cli_write_trace(g->s, g->session, o->out.trace)
+             : status;
 }
 
 static int compare(const cli_options *o, cli_session *s, const cli_asks *asks, int status,
@@ -258,7 +259,7 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
   if (status == CLI_DONE)
     status = answer(o, &g, &asks, json);
   s->api->session_close(g.session);
-  if (o->reference)
+  if (o->run.reference)
     status = compare(o, s, &asks, status, json);
   cli_asks_free(&asks);
   cli_tokenizer_close(tokenizer);
@@ -267,16 +268,17 @@ static int generate(const cli_options *o, cli_session *s, const cli_genai *folde
 
 /* Options of the model, or of several processes, that have no meaning here. */
 static int check_options(const cli_options *o, const cli_session *s) {
-  const char *name = o->bind.n != 0    ? "bind"
-                     : o->pins.n != 0  ? "pin"
-                     : o->no_fuse      ? "no-fuse"
-                     : o->says_dropout ? "dropout"
-                                       : NULL;
+  const char *name = o->graph.bind.n != 0    ? "bind"
+                     : o->plan.pins.n != 0   ? "pin"
+                     : o->graph.no_fuse      ? "no-fuse"
+                     : o->graph.says_dropout ? "dropout"
+                                             : NULL;
   if (name != NULL)
     return cli_usage("--%s: a plan for generation binds the model in its own way", name);
-  return s->team == NULL || o->trace == NULL
+  return s->team == NULL || o->out.trace == NULL
              ? CLI_DONE
-             : cli_usage("--trace %s: passes that several processes compute have none", o->trace);
+             : cli_usage("--trace %s: passes that several processes compute have none",
+                         o->out.trace);
 }
 
 int cli_generate(const cli_options *given) {

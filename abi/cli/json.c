@@ -7,7 +7,7 @@
 
 int cli_json_begin(const cli_options *o, cli_json *json) {
   *json = (cli_json){NULL, NULL, 0};
-  if (!o->json)
+  if (!o->out.json)
     return CLI_DONE;
   json->file = open_memstream(&json->data, &json->n);
   return json->file == NULL ? cli_fail("out of memory") : CLI_DONE;

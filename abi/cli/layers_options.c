@@ -114,7 +114,7 @@ static int refuse(const cli_option *option, const option_row *row, uint32_t kind
 /* Checks values of options that do apply, also in combination with others. */
 static int check_values(const cli_options *o, uint32_t kind) {
   const bool serves = (kind & ASKED) != 0 && o->planner.objective == OPIPE_OBJECTIVE_LATENCY;
-  const bool rates = o->cost == OPIPE_COST_RATES && o->stage_costs.costs.struct_size == 0;
+  const bool rates = o->plan.cost == OPIPE_COST_RATES && o->plan.stage_costs.costs.struct_size == 0;
   if (o->planner.arch != NULL && o->planner.profile != NULL) {
     return cli_usage("--arch %s, --profile %s: each replaces the model, give only one",
                      o->planner.arch, o->planner.profile);
@@ -129,9 +129,9 @@ static int check_values(const cli_options *o, uint32_t kind) {
     return cli_usage("--recompute %s: --auto=latency applies to requests, not to training",
                      o->t.recompute);
   }
-  if ((kind & ASKED) != 0 && o->cluster != NULL && o->transport != NULL) {
-    return cli_usage("--transport %s: --cluster %s already gives the links", o->transport,
-                     o->cluster);
+  if ((kind & ASKED) != 0 && o->plan.cluster != NULL && o->plan.transport != NULL) {
+    return cli_usage("--transport %s: --cluster %s already gives the links", o->plan.transport,
+                     o->plan.cluster);
   }
   return CLI_DONE;
 }

@@ -41,11 +41,11 @@ int cli_check_measure(const cli_options *o) {
     return CLI_DONE;
   if (o->model == NULL)
     return cli_usage("--measure: a MODEL is needed, a description cannot be run");
-  if (o->cluster != NULL) {
+  if (o->plan.cluster != NULL) {
     return cli_usage(
         "--measure runs on this machine's devices, --cluster %s describes others: "
         "--device names those here",
-        o->cluster);
+        o->plan.cluster);
   }
   if ((o->planner.flags & OPIPE_STRATEGY_HYPOTHETICAL) != 0)
     return cli_usage("--measure: a --hypothetical strategy cannot be run");
@@ -252,17 +252,17 @@ static void print_json_row(const measuring *m, uint32_t i) {
 }
 
 static void print_all(const measuring *m) {
-  if (m->o->json)
+  if (m->o->out.json)
     (void)printf("{\"unit\": \"%s\", \"measured\": [", unit_of(m));
   else
     (void)printf("measured here: a %s, medians of %d rounds (least to most)\n", unit_of(m), ROUNDS);
   for (uint32_t i = 0; i < m->n; ++i) {
-    if (m->o->json)
+    if (m->o->out.json)
       print_json_row(m, i);
     else
       print_row(&m->candidates[i], i + 1, i == m->best);
   }
-  if (m->o->json)
+  if (m->o->out.json)
     (void)printf("\n], \"plan\": ");
   else
     print_spread(m);

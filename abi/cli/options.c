@@ -250,18 +250,18 @@ static int take_operands(const cli_command *c, int n, char **operands, cli_optio
 static int say_fallback(cli_options *o) {
   static const char *const words[] = {"fallback=none", "fallback=cpu"};
   uint32_t n = 0;
-  if (o->fallback == CLI_FALLBACK_UNSAID)
+  if (o->on.fallback == CLI_FALLBACK_UNSAID)
     return CLI_DONE;
-  for (uint32_t d = 0; d < o->n_devices; ++d) {
-    opipe_device_choice *choice = &o->devices[d];
+  for (uint32_t d = 0; d < o->on.n_devices; ++d) {
+    opipe_device_choice *choice = &o->on.devices[d];
     if (strcmp(choice->kind, "cpu") == 0)
       continue;
-    cli_add_device_option(o, d, words[o->fallback]);
+    cli_add_device_option(o, d, words[o->on.fallback]);
     ++n;
   }
   return n != 0 ? CLI_DONE
                 : cli_usage("--fallback %s: no --device other than cpu is given",
-                            words[o->fallback] + strlen("fallback="));
+                            words[o->on.fallback] + strlen("fallback="));
 }
 
 int cli_parse(const cli_command *command, int argc, char **argv, cli_options *out) {
@@ -271,11 +271,11 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
   const bool is_plan = command->run == cli_plan || plays;
   memset(out, 0, sizeof(*out));
   out->launch.tag = 1;
-  out->rtol = out->atol = out->team.silence_s = -1;
-  out->fallback = CLI_FALLBACK_UNSAID;
+  out->run.rtol = out->run.atol = out->team.silence_s = -1;
+  out->on.fallback = CLI_FALLBACK_UNSAID;
   out->order.format = CLI_FORMAT_UNSAID;
-  out->cost = command->run == cli_profile ? CLI_COST_UNSAID : OPIPE_COST_RATES;
-  out->train = out->graph_dropout = command->run == cli_train;
+  out->plan.cost = command->run == cli_profile ? CLI_COST_UNSAID : OPIPE_COST_RATES;
+  out->train = out->graph.graph_dropout = command->run == cli_train;
   int status = take_options(command, argc, argv, given, out);
   if (status != CLI_DONE)
     return status;
@@ -290,18 +290,19 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_options *ou
     status = cli_check_layers(command, out);
   if (status == CLI_DONE && may_train && has_model && !out->train && of_training != NULL)
     return cli_usage("--%s applies to plans for training only: add --train", of_training);
-  if (may_train && out->train && !out->says_dropout)
-    out->graph_dropout = true; /* as train does */
-  if (status == CLI_DONE && out->cluster != NULL && (out->n_devices != 0 || out->n_threads != 0)) {
-    return cli_usage("--cluster %s already gives the devices: --%s is not allowed", out->cluster,
-                     out->n_devices != 0 ? "device" : "threads");
+  if (may_train && out->train && !out->graph.says_dropout)
+    out->graph.graph_dropout = true; /* as train does */
+  if (status == CLI_DONE && out->plan.cluster != NULL &&
+      (out->on.n_devices != 0 || out->on.n_threads != 0)) {
+    return cli_usage("--cluster %s already gives the devices: --%s is not allowed",
+                     out->plan.cluster, out->on.n_devices != 0 ? "device" : "threads");
   }
   out->settled = first_given(given, cli_is_settled);
-  const char *besides = out->plan_file == NULL ? NULL : first_given(given, is_in_plan);
+  const char *besides = out->plan.plan_file == NULL ? NULL : first_given(given, is_in_plan);
   if (besides != NULL && plays && strcmp(besides, "cluster") == 0)
     besides = NULL; /* the cluster to play on */
   if (status == CLI_DONE && besides != NULL) {
-    return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan_file,
+    return cli_usage("--plan %s is a whole plan, which already settles --%s", out->plan.plan_file,
                      besides);
   }
   return status;

@@ -17,7 +17,7 @@ uint32_t cli_play_form(const char *path) {
 }
 
 int cli_try_pages(const cli_options *o) {
-  const char *const paths[] = {o->html, o->trace, o->output, o->annotate};
+  const char *const paths[] = {o->out.html, o->out.trace, o->out.output, o->out.annotate};
   int status = CLI_DONE;
   for (size_t i = 0; i < sizeof paths / sizeof paths[0] && status == CLI_DONE; ++i)
     status = paths[i] == NULL ? CLI_DONE : cli_try_file(paths[i]);
@@ -65,21 +65,22 @@ int cli_write_page(const cli_options *o, const cli_session *s, const cli_strateg
   if (status == CLI_DONE) {
     status =
         cli_write_gathered(cli_play_it(s, strategy, &own, OPIPE_PLAY_HTML, cli_gather, &page, &err),
-                           o->html, &page, &err);
+                           o->out.html, &page, &err);
   }
   free(answer.data);
   return status;
 }
 
 int cli_give_page(const cli_options *o, const cli_session *s, const cli_strategy *strategy) {
-  opipe_play_params params = {.struct_size = sizeof params, .cluster_name = o->cluster};
+  opipe_play_params params = {.struct_size = sizeof params, .cluster_name = o->plan.cluster};
   cli_gathered text = {NULL, 0, 0};
   int status = CLI_DONE;
-  if (o->html == NULL)
+  if (o->out.html == NULL)
     return CLI_DONE;
-  if (o->cluster != NULL)
+  if (o->plan.cluster != NULL)
     status = cli_cluster_text(o, s, &text);
-  const cli_gathered *cluster = o->cluster == NULL && s->plan == NULL ? &strategy->cluster : &text;
+  const cli_gathered *cluster =
+      o->plan.cluster == NULL && s->plan == NULL ? &strategy->cluster : &text;
   params.cluster = cluster->data;
   params.cluster_bytes = cluster->n;
   if (status == CLI_DONE)

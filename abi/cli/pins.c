@@ -129,8 +129,8 @@ static int put_numbers(char *own, const opipe_tensor_info *info, cli_tensor *out
 
 bool cli_is_pinned(const cli_options *o, const char *input) {
   const size_t n = strlen(input);
-  for (uint32_t i = 0; i < o->pins.n; ++i) {
-    if (strncmp(o->pins.items[i], input, n) == 0 && o->pins.items[i][n] == '=')
+  for (uint32_t i = 0; i < o->plan.pins.n; ++i) {
+    if (strncmp(o->plan.pins.items[i], input, n) == 0 && o->plan.pins.items[i][n] == '=')
       return true;
   }
   return false;

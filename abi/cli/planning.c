@@ -14,15 +14,15 @@ static bool lists_replicas(const cli_options *o) {
 
 bool cli_asks_planner(const cli_options *o, const cli_session *s) {
   opipe_model_info info = opipe_model_info_init();
-  const bool said = o->n_stages != 0 || o->n_ranks != 0 || o->t.tensor > 1 || o->schedule != NULL ||
-                    o->cut != NULL || o->plan_file != NULL ||
-                    o->stage_costs.costs.struct_size != 0 || lists_replicas(o);
+  const bool said = o->plan.n_stages != 0 || o->plan.n_ranks != 0 || o->t.tensor > 1 ||
+                    o->plan.schedule != NULL || o->plan.cut != NULL || o->plan.plan_file != NULL ||
+                    o->plan.stage_costs.costs.struct_size != 0 || lists_replicas(o);
   if (o->planner.name != NULL || o->planner.decides || o->planner.arch != NULL ||
       o->planner.profile != NULL)
     return true;
-  if (said || (o->n_devices == 0 && o->cluster == NULL))
+  if (said || (o->on.n_devices == 0 && o->plan.cluster == NULL))
     return false; /* only devices, and nothing about stages on them */
-  return o->ignore_annotations || s->bound == NULL ||
+  return o->graph.ignore_annotations || s->bound == NULL ||
          s->api->model_info(s->bound, &info, NULL) < 0 || info.n_annotated_stages < 2;
 }
 
@@ -50,11 +50,11 @@ int cli_check_planner(const cli_options *o, const cli_session *s) {
 
 /* The devices of --device, or else as many as there are cores for. Returns their number. */
 static uint32_t list_devices(const cli_options *o, opipe_device_choice out[DEVICES_MOST]) {
-  const uint32_t threads = o->n_threads == 0 ? 1 : o->n_threads, room = cli_cores() / threads;
+  const uint32_t threads = o->on.n_threads == 0 ? 1 : o->on.n_threads, room = cli_cores() / threads;
   const uint32_t most = room == 0 ? 1 : room < DEVICES_MOST ? room : DEVICES_MOST;
-  const uint32_t n = o->n_devices == 0 ? most : o->n_devices;
+  const uint32_t n = o->on.n_devices == 0 ? most : o->on.n_devices;
   for (uint32_t d = 0; d < n; ++d) {
-    out[d] = o->n_devices == 0 ? (opipe_device_choice){.kind = "cpu"} : o->devices[d];
+    out[d] = o->on.n_devices == 0 ? (opipe_device_choice){.kind = "cpu"} : o->on.devices[d];
     out[d].threads = out[d].threads == 0 ? threads : out[d].threads;
   }
   return n;
@@ -84,8 +84,8 @@ static int describe_machine(const cli_options *o, const cli_session *s, cli_gath
   opipe_machine_params params = opipe_machine_params_init();
   params.devices = devices;
   params.n_devices = list_devices(o, devices);
-  cap_devices(devices, params.n_devices, o->memory_bytes);
-  params.transport = o->transport;
+  cap_devices(devices, params.n_devices, o->on.memory_bytes);
+  params.transport = o->plan.transport;
   if (s->api->cluster_of_machine(s->context, &params, cli_gather, out, &err) < 0)
     return cli_report_name("this machine", &err);
   return CLI_DONE;
@@ -93,7 +93,7 @@ static int describe_machine(const cli_options *o, const cli_session *s, cli_gath
 
 static int take_cluster(const cli_options *o, const cli_session *s, cli_gathered *out) {
   *out = (cli_gathered){NULL, 0, 0};
-  return o->cluster != NULL ? cli_cluster_text(o, s, out) : describe_machine(o, s, out);
+  return o->plan.cluster != NULL ? cli_cluster_text(o, s, out) : describe_machine(o, s, out);
 }
 
 /* ---- the profile ---- */
@@ -136,7 +136,7 @@ static int read_profile(const cli_options *o, const cli_session *s, opipe_profil
 
 /* True if the batch need not be cut; planner auto does not need it either. */
 static bool may_be_whole(const cli_options *o) {
-  return asks_auto(o) && o->planner.sizes == NULL && o->n_microbatches <= 1 &&
+  return asks_auto(o) && o->planner.sizes == NULL && o->plan.n_microbatches <= 1 &&
          o->t.replicas == NULL && o->planner.arch == NULL;
 }
 
@@ -160,7 +160,7 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   params.n_samples = n_samples;
   params.cluster = cluster->data;
   params.cluster_bytes = cluster->n;
-  params.cluster_name = o->cluster;
+  params.cluster_name = o->plan.cluster;
   if (o->planner.arch != NULL) {
     const opipe_status made =
         s->api->profile_of_arch(s->context, o->planner.arch, &params, out, &err);
@@ -171,18 +171,18 @@ int cli_profile_make(const cli_options *o, const cli_session *s, const opipe_tra
   (void)s->api->model_info(s->bound, &info, NULL);
   if (info.n_dims == 0 && o->planner.sizes == NULL)
     params.n_samples = 0; /* the costs are given */
-  params.cost = o->cost;
-  params.batch_dim = o->batch;
+  params.cost = o->plan.cost;
+  params.batch_dim = o->plan.batch;
   params.train = train;
-  if (o->cost == OPIPE_COST_MEASURED && o->cluster == NULL) { /* the device itself */
-    const opipe_device_choice *device = o->n_devices == 0 ? NULL : &o->devices[0];
+  if (o->plan.cost == OPIPE_COST_MEASURED && o->plan.cluster == NULL) { /* the device itself */
+    const opipe_device_choice *device = o->on.n_devices == 0 ? NULL : &o->on.devices[0];
     params.cluster = NULL;
     params.cluster_bytes = 0;
     params.device = device == NULL ? NULL : device->kind;
     params.device_options = device == NULL ? NULL : device->options;
     params.device_index = device == NULL ? 0 : device->index;
     params.threads = device != NULL && device->threads != 0 ? device->threads
-                     : o->n_threads != 0                    ? o->n_threads
+                     : o->on.n_threads != 0                 ? o->on.n_threads
                                                             : 1;
   }
   return s->api->profile_of_model(s->bound, &params, out, &err) < 0 ? cli_report("profile", &err)
@@ -214,7 +214,8 @@ static uint32_t causal_flag(const cli_options *o) {
   const char *arch = o->planner.arch;
   const bool causal =
       arch != NULL && (strncmp(arch, "gpt:", 4) == 0 || strncmp(arch, "llama:", 6) == 0);
-  return causal || (o->schedule != NULL && o->planner.arch == NULL) ? OPIPE_STRATEGY_CAUSAL : 0u;
+  return causal || (o->plan.schedule != NULL && o->planner.arch == NULL) ? OPIPE_STRATEGY_CAUSAL
+                                                                         : 0u;
 }
 
 /* The planner has no choice of recomputing only attention; a plan has. */
@@ -230,13 +231,13 @@ static uint32_t recomputes(const cli_options *o) {
 static int fix_what_is_given(const cli_options *o, bool trains, opipe_strategy_params *io_params) {
   uint32_t list[CLI_LIST_MOST];
   opipe_plan_params copies = {.replicas = 0};
-  if (cli_read_replicas(o->t.replicas, o->n_stages, list, &copies) != CLI_DONE)
+  if (cli_read_replicas(o->t.replicas, o->plan.n_stages, list, &copies) != CLI_DONE)
     return CLI_USAGE;
   io_params->flags |= causal_flag(o);
-  io_params->schedule = o->schedule;
-  io_params->n_stages = o->n_stages;
-  io_params->n_ranks = o->n_ranks;
-  io_params->n_microbatches = o->n_microbatches;
+  io_params->schedule = o->plan.schedule;
+  io_params->n_stages = o->plan.n_stages;
+  io_params->n_ranks = o->plan.n_ranks;
+  io_params->n_microbatches = o->plan.n_microbatches;
   io_params->replicas = copies.replicas;
   io_params->width = o->t.tensor;
   io_params->recompute = trains ? recomputes(o) : OPIPE_STRATEGY_RECOMPUTES_FREE;
@@ -260,9 +261,9 @@ static int ask(const cli_options *o, const cli_session *s, const opipe_train_opt
   params.spare_bytes = spare_bytes;
   params.cluster = out->cluster.data;
   params.cluster_bytes = out->cluster.n;
-  params.cluster_name = o->cluster == NULL ? "this machine" : o->cluster;
+  params.cluster_name = o->plan.cluster == NULL ? "this machine" : o->plan.cluster;
   params.batch = batch;
-  params.memory_bytes = o->memory_bytes;
+  params.memory_bytes = o->on.memory_bytes;
   params.budget_s = o->planner.budget_s;
   params.limit_ms = o->planner.within_ms;
   params.objective = o->planner.objective;
@@ -313,21 +314,21 @@ static opipe_status plan_of(const cli_options *o, cli_session *s, const cli_stra
   opipe_plan_params params = opipe_plan_params_init();
   params.n_devices = list_devices(o, devices);
   params.devices = devices;
-  if (!asks_auto(o) && o->n_devices == 0)
+  if (!asks_auto(o) && o->on.n_devices == 0)
     params.n_devices = 1; /* one device stands for all ranks */
-  if (o->cluster != NULL) {
+  if (o->plan.cluster != NULL) {
     params.devices = NULL;
     params.n_devices = 0;
     params.cluster = strategy->cluster.data;
     params.cluster_bytes = strategy->cluster.n;
-    params.cluster_name = o->cluster;
+    params.cluster_name = o->plan.cluster;
   }
-  params.transport = o->transport;
-  params.batch_dim = o->batch;
-  params.memory_bytes = o->memory_bytes;
-  params.depth = o->depth;
-  params.cost = o->cost;
-  params.flags = OPIPE_PLAN_IGNORE_ANNOTATIONS | (o->improve ? OPIPE_PLAN_IMPROVE : 0u);
+  params.transport = o->plan.transport;
+  params.batch_dim = o->plan.batch;
+  params.memory_bytes = o->on.memory_bytes;
+  params.depth = o->plan.depth;
+  params.cost = o->plan.cost;
+  params.flags = OPIPE_PLAN_IGNORE_ANNOTATIONS | (o->plan.improve ? OPIPE_PLAN_IMPROVE : 0u);
   params.train = train;
   return s->api->strategy_plan(strategy->strategy, s->bound, &params, out_plan, err);
 }
@@ -437,14 +438,14 @@ static int check_options(const cli_options *o) {
   const struct {
     const char *name;
     bool given;
-  } rows[] = {{"ranks", o->n_ranks != 0 && !by_auto},
+  } rows[] = {{"ranks", o->plan.n_ranks != 0 && !by_auto},
               {"tensor", o->t.tensor > 1 && !by_auto},
-              {"cut", o->cut != NULL},
-              {"plan", o->plan_file != NULL},
+              {"cut", o->plan.cut != NULL},
+              {"plan", o->plan.plan_file != NULL},
               {"replicas", o->t.replicas != NULL && !by_auto},
-              {"stages", o->n_stages != 0 && !by_auto},
-              {"schedule", o->schedule != NULL && !by_auto},
-              {"microbatches", o->n_microbatches != 0 && !by_auto},
+              {"stages", o->plan.n_stages != 0 && !by_auto},
+              {"schedule", o->plan.schedule != NULL && !by_auto},
+              {"microbatches", o->plan.n_microbatches != 0 && !by_auto},
               {"rows", o->planner.samples != 0 && !takes_rows(o)},
               {"recompute", o->t.recompute != NULL && !by_auto}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
@@ -508,16 +509,17 @@ int cli_give_strategy(const cli_options *o, const cli_strategy *strategy, bool i
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
   const opipe_api *api = strategy->api;
-  if (!is_all && o->json)
+  if (!is_all && o->out.json)
     return CLI_DONE; /* the plan states it */
-  if (api->strategy_describe(strategy->strategy, o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
-                             cli_write_stdout, NULL, &err) < 0)
+  if (api->strategy_describe(strategy->strategy,
+                             o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT, cli_write_stdout,
+                             NULL, &err) < 0)
     return cli_report("plan", &err);
-  if (!is_all || o->output == NULL)
+  if (!is_all || o->out.output == NULL)
     return CLI_DONE;
   return cli_write_gathered(
       api->strategy_describe(strategy->strategy, OPIPE_FORMAT_JSON, cli_gather, &g, &err),
-      o->output, &g, &err);
+      o->out.output, &g, &err);
 }
 
 /* ---- plan explain ---- */
@@ -534,15 +536,15 @@ int cli_explain(const cli_options *o) {
     status = cli_file_read(o->operands[i + 1], &text[i], &n[i]);
   if (status == CLI_DONE &&
       s.api->plans_compare(s.context, text[0], n[0], o->operands[1], text[1], n[1], o->operands[2],
-                           o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT, cli_write_stdout, NULL,
-                           &err) < 0)
+                           o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT, cli_write_stdout,
+                           NULL, &err) < 0)
     status = cli_report("plan explain", &err);
-  if (status == CLI_DONE && o->html != NULL) {
+  if (status == CLI_DONE && o->out.html != NULL) {
     cli_gathered page = {NULL, 0, 0};
     status = cli_write_gathered(
         s.api->plans_compare(s.context, text[0], n[0], o->operands[1], text[1], n[1],
                              o->operands[2], OPIPE_FORMAT_HTML, cli_gather, &page, &err),
-        o->html, &page, &err);
+        o->out.html, &page, &err);
   }
   free(text[0]);
   free(text[1]);

@@ -10,11 +10,11 @@
 int cli_cluster_text(const cli_options *o, const cli_session *s, cli_gathered *out_text) {
   opipe_error err = OPIPE_ERROR_INIT;
   *out_text = (cli_gathered){NULL, 0, 0};
-  if (s->api->cluster_find(s->context, o->cluster, cli_gather, out_text, &err) == OPIPE_OK)
+  if (s->api->cluster_find(s->context, o->plan.cluster, cli_gather, out_text, &err) == OPIPE_OK)
     return CLI_DONE;
   free(out_text->data);
   *out_text = (cli_gathered){NULL, 0, 0};
-  return cli_report_name(o->cluster, &err);
+  return cli_report_name(o->plan.cluster, &err);
 }
 
 /* ---- --load ---- */
@@ -73,12 +73,12 @@ int cli_play_begin(const cli_options *o, const cli_session *s, cli_play *out) {
   *out = (cli_play){.load = {0}};
   if (o->play.load != NULL && take_load(o->play.load, &out->load) != CLI_DONE)
     return CLI_USAGE;
-  const int status = o->cluster == NULL ? CLI_DONE : cli_cluster_text(o, s, text);
+  const int status = o->plan.cluster == NULL ? CLI_DONE : cli_cluster_text(o, s, text);
   out->params = (opipe_play_params){.struct_size = sizeof out->params,
                                     .flags = o->play.flags,
                                     .cluster = text->data,
                                     .cluster_bytes = text->n,
-                                    .cluster_name = o->cluster,
+                                    .cluster_name = o->plan.cluster,
                                     .tensor = o->play.tensor,
                                     .copies = o->play.copies,
                                     .collective = o->play.collective};
@@ -97,24 +97,24 @@ static int give_play(const cli_options *o, const cli_session *s, const cli_strat
   cli_gathered g = {NULL, 0, 0};
   cli_play play;
   int status = cli_play_begin(o, s, &play);
-  if (o->cluster == NULL && s->plan == NULL &&
+  if (o->plan.cluster == NULL && s->plan == NULL &&
       s->outline == NULL) { /* the machine that the planner planned for */
     play.params.cluster = strategy->cluster.data;
     play.params.cluster_bytes = strategy->cluster.n;
     play.params.cluster_name = "this machine";
   }
-  if (status == CLI_DONE && strategy->api != NULL && !o->json)
+  if (status == CLI_DONE && strategy->api != NULL && !o->out.json)
     status = cli_give_strategy(o, strategy, false);
   if (status == CLI_DONE &&
-      cli_play_it(s, strategy, &play.params, o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
+      cli_play_it(s, strategy, &play.params, o->out.json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT,
                   cli_write_stdout, NULL, &err) < 0)
     status = s->outline != NULL ? cli_report(o->model, &err) : cli_report_name("simulate", &err);
-  if (status == CLI_DONE && o->trace != NULL) {
+  if (status == CLI_DONE && o->out.trace != NULL) {
     status = cli_write_gathered(
-        cli_play_it(s, strategy, &play.params, cli_play_form(o->trace), cli_gather, &g, &err),
-        o->trace, &g, &err);
+        cli_play_it(s, strategy, &play.params, cli_play_form(o->out.trace), cli_gather, &g, &err),
+        o->out.trace, &g, &err);
   }
-  if (status == CLI_DONE && o->html != NULL)
+  if (status == CLI_DONE && o->out.html != NULL)
     status = cli_write_page(o, s, strategy, &play.params);
   free(play.text.data);
   return status;

@@ -9,14 +9,14 @@
 static int give(const cli_options *o, const cli_session *s, opipe_profile *profile) {
   opipe_error err = OPIPE_ERROR_INIT;
   cli_gathered g = {NULL, 0, 0};
-  const bool json = o->json && o->output == NULL;
+  const bool json = o->out.json && o->out.output == NULL;
   if (s->api->profile_describe(profile, json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                                cli_write_stdout, NULL, &err) < 0)
     return cli_report("profile", &err);
-  if (o->output == NULL)
+  if (o->out.output == NULL)
     return CLI_DONE;
   return cli_write_gathered(
-      s->api->profile_describe(profile, OPIPE_FORMAT_JSON, cli_gather, &g, &err), o->output, &g,
+      s->api->profile_describe(profile, OPIPE_FORMAT_JSON, cli_gather, &g, &err), o->out.output, &g,
       &err);
 }
 
@@ -25,7 +25,7 @@ static int profile_layers(const cli_options *o, cli_session *s, const opipe_trai
                           uint64_t batch) {
   cli_gathered cluster = {NULL, 0, 0};
   opipe_profile *profile = NULL;
-  int status = o->cluster == NULL ? CLI_DONE : cli_cluster_text(o, s, &cluster);
+  int status = o->plan.cluster == NULL ? CLI_DONE : cli_cluster_text(o, s, &cluster);
   if (status == CLI_DONE)
     status = cli_profile_make(o, s, train, batch, &cluster, &profile);
   if (status == CLI_DONE)
@@ -43,28 +43,29 @@ static int profile_machine(cli_options *o) {
   cli_gathered g = {NULL, 0, 0};
   opipe_machine_params params = opipe_machine_params_init();
   opipe_device_choice devices[64];
-  memcpy(devices, o->devices, sizeof devices);
-  params.flags = o->cost == OPIPE_COST_MEASURED ? OPIPE_MACHINE_LINKS | OPIPE_MACHINE_RATES : 0u;
+  memcpy(devices, o->on.devices, sizeof devices);
+  params.flags =
+      o->plan.cost == OPIPE_COST_MEASURED ? OPIPE_MACHINE_LINKS | OPIPE_MACHINE_RATES : 0u;
   params.devices = devices;
-  params.n_devices = o->n_devices;
-  for (uint32_t d = 0; d < o->n_devices; ++d) {
+  params.n_devices = o->on.n_devices;
+  for (uint32_t d = 0; d < o->on.n_devices; ++d) {
     if (devices[d].threads == 0)
-      devices[d].threads = o->n_threads;
+      devices[d].threads = o->on.n_threads;
   }
   int status = cli_open(o, &s);
   if (status == CLI_DONE)
     status = cli_join(o, &s);
-  params.transport = o->transport;
+  params.transport = o->plan.transport;
   params.team = s.team;
   if (s.team != NULL && s.team_rank != 0) /* two that measure at once would slow each other */
     params.flags &= ~(uint32_t)OPIPE_MACHINE_RATES;
-  const bool keeps = o->output != NULL && s.team_rank == 0; /* the others' are the same */
+  const bool keeps = o->out.output != NULL && s.team_rank == 0; /* the others' are the same */
   if (status == CLI_DONE && !keeps) {
     if (s.api->cluster_of_machine(s.context, &params, cli_write_stdout, NULL, &err) < 0)
       status = cli_report("profile", &err);
   } else if (status == CLI_DONE) {
     status = cli_write_gathered(s.api->cluster_of_machine(s.context, &params, cli_gather, &g, &err),
-                                o->output, &g, &err);
+                                o->out.output, &g, &err);
   }
   status = cli_part(&s, status);
   cli_close(&s);
@@ -93,8 +94,9 @@ int cli_profile(const cli_options *given) {
     return cli_usage("profile: a MODEL, --arch SPEC, or --cluster alone (this machine) is needed");
   if (o.team.launcher != NULL && !o.planner.machine)
     return cli_usage("profile: --launcher is for --cluster: a model is profiled by one process");
-  if (o.cost == CLI_COST_UNSAID) /* a description has no device */
-    o.cost = o.planner.arch != NULL || o.cluster != NULL ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
+  const bool described = o.planner.arch != NULL || o.plan.cluster != NULL; /* no device there */
+  if (o.plan.cost == CLI_COST_UNSAID)
+    o.plan.cost = described ? OPIPE_COST_RATES : OPIPE_COST_MEASURED;
   if (cli_try_pages(&o) != CLI_DONE)
     return CLI_FAILED;
   if (o.planner.machine)

@@ -79,8 +79,9 @@ static int compare_each(const cli_result *a, const cli_result *reference, FILE *
 static int run_as_often(const cli_options *o, cli_session *s, opipe_plan *plan,
                         const cli_tensor *inputs, uint32_t n_inputs, cli_result *out) {
   cli_timing timing;
-  const uint32_t n =
-      o->n_requests == 0 || (!o->graph_dropout && !o->ratio_dropout) ? 1 : o->n_requests;
+  const uint32_t n = o->run.n_requests == 0 || (!o->graph.graph_dropout && !o->graph.ratio_dropout)
+                         ? 1
+                         : o->run.n_requests;
   const cli_streaming how = {.n = n, .session_flags = OPIPE_SESSION_REFERENCE, .digests = true};
   return cli_stream(s, plan, &how, inputs, n_inputs, out, &timing);
 }
@@ -90,7 +91,7 @@ static int run_uncut(const cli_options *o, cli_session *s, const cli_tensor *inp
   cli_options own = *o;
   opipe_plan *plan = NULL;
   cli_cut_nothing(&own);
-  own.n_devices = 0;
+  own.on.n_devices = 0;
   int status = cli_make_plan(&own, s, 1, &plan);
   if (status == CLI_DONE)
     status = run_as_often(o, s, plan, inputs, n_inputs, out);

@@ -57,9 +57,9 @@ static int run_once(const cli_options *o, const cli_session *s, uint32_t noise,
   cli_timing timing;
   opipe_plan *plan = NULL;
   cli_cut_nothing(&own);
-  own.n_devices = 0;
-  own.noise = noise;
-  own.quiet = true;
+  own.on.n_devices = 0;
+  own.graph.noise = noise;
+  own.out.quiet = true;
   session.bound = NULL;
   session.plan = NULL;
   int status = cli_bind(&own, &session, inputs, n_inputs);

@@ -198,9 +198,10 @@ static int plan_by_planner(const cli_options *o, cli_session *s) {
 /* A plan for training cannot run requests. */
 static int check_is_of_requests(const cli_options *o, const cli_session *s) {
   opipe_train_options training = opipe_train_options_init();
-  if (o->plan_file == NULL || s->api->plan_training(s->plan, &training, NULL) < 0)
+  if (o->plan.plan_file == NULL || s->api->plan_training(s->plan, &training, NULL) < 0)
     return CLI_DONE;
-  (void)cli_usage("--plan %s is a plan for training: 'onnx-pipe train' takes it", o->plan_file);
+  (void)cli_usage("--plan %s is a plan for training: 'onnx-pipe train' takes it",
+                  o->plan.plan_file);
   return CLI_FAILED;
 }
 
@@ -218,16 +219,16 @@ int cli_show_plan(const cli_session *s, const cli_json *json) {
 
 /* A stream over a model with nothing left to compute measures nothing. */
 static int check_requests(const cli_options *o, const cli_session *s) {
-  if (o->n_requests == 0 || !cli_computes_nothing(s))
+  if (o->run.n_requests == 0 || !cli_computes_nothing(s))
     return CLI_DONE;
-  if (s->pinned[0] == '\0' && o->pins.n == 0) {
+  if (s->pinned[0] == '\0' && o->plan.pins.n == 0) {
     return cli_usage("--requests %u: the model has no node to compute, whatever the inputs are",
-                     o->n_requests);
+                     o->run.n_requests);
   }
   return cli_usage(
       "--requests %u: with %s%s%s pinned, every output is a constant and no node is left to "
       "compute: run without --requests",
-      o->n_requests, s->pinned[0] == '\0' ? "the inputs of --pin" : "input '", s->pinned,
+      o->run.n_requests, s->pinned[0] == '\0' ? "the inputs of --pin" : "input '", s->pinned,
       s->pinned[0] == '\0' ? "" : "'");
 }
 
@@ -236,8 +237,8 @@ static int check_requests(const cli_options *o, const cli_session *s) {
 static int want_outputs(const cli_options *o, const cli_session *s, cli_streaming *io_how) {
   bool split = false;
   const int status = cli_outputs_are_split(s, &split);
-  io_how->gathers = s->team != NULL &&
-                    (split || o->output != NULL || o->check != NULL || o->reference || o->json);
+  io_how->gathers = s->team != NULL && (split || o->out.output != NULL || o->run.check != NULL ||
+                                        o->run.reference || o->out.json);
   io_how->session_flags |= io_how->gathers ? OPIPE_SESSION_OUTPUTS_TO_0 : 0u;
   return status;
 }
@@ -245,16 +246,16 @@ static int want_outputs(const cli_options *o, const cli_session *s, cli_streamin
 int cli_stream_model(const cli_options *o, cli_session *s, cli_tensor *tensors, uint32_t *io_n,
                      uint32_t room, const cli_json *json, cli_result *out, cli_timing *timing) {
   const uint32_t cores = cli_cores();
-  cli_streaming how = {.n = o->n_requests == 0 ? 1 : o->n_requests,
+  cli_streaming how = {.n = o->run.n_requests == 0 ? 1 : o->run.n_requests,
                        .session_flags = cli_session_flags(o),
-                       .trace = o->trace,
-                       .digests = o->reference && s->team_rank == 0};
+                       .trace = o->out.trace,
+                       .digests = o->run.reference && s->team_rank == 0};
   timing->n = 0;
   int status = widen_inputs(s, tensors, *io_n);
-  if (status == CLI_DONE && o->trace != NULL && s->team_rank == 0)
-    status = cli_try_file(o->trace);
-  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0)
-    status = cli_try_folder(o->output);
+  if (status == CLI_DONE && o->out.trace != NULL && s->team_rank == 0)
+    status = cli_try_file(o->out.trace);
+  if (status == CLI_DONE && o->out.output != NULL && s->team_rank == 0)
+    status = cli_try_folder(o->out.output);
   if (status == CLI_DONE)
     status = cli_bind(o, s, tensors, *io_n);
   if (status == CLI_DONE)
@@ -296,9 +297,9 @@ static int run_model(const cli_options *o, cli_session *s, cli_tensor *tensors, 
     const int printed = cli_print_result(s, &result, &timing, status == CLI_DONE, &json);
     status = status == CLI_DONE ? printed : status;
   }
-  if (status == CLI_DONE && o->output != NULL && s->team_rank == 0)
-    status = cli_write_outputs(o->output, &result);
-  if (o->reference)
+  if (status == CLI_DONE && o->out.output != NULL && s->team_rank == 0)
+    status = cli_write_outputs(o->out.output, &result);
+  if (o->run.reference)
     status = cli_compare_with_reference(o, s, tensors, *io_n, status, &result, &json);
   cli_result_free(&result);
   if (json.file != NULL)
@@ -315,7 +316,7 @@ int cli_run(const cli_options *given) {
   const bool there = stat(o->model, &st) == 0; /* otherwise opening it reports the error */
   if (there && S_ISDIR(st.st_mode))
     return cli_run_folder(o);
-  if (there && o->check != NULL)
+  if (there && o->run.check != NULL)
     return cli_usage("--check needs a model folder with data sets, %s is a file", o->model);
   int status = cli_open(o, &s);
   if (status == CLI_DONE)

@@ -28,7 +28,7 @@ static int check_played(const cli_options *o) {
               {"sharded", (o->play.flags & OPIPE_PLAY_SHARDED) != 0},
               {"scattered", (o->play.flags & OPIPE_PLAY_SCATTERED) != 0},
               {"pipeline-first", (o->play.flags & OPIPE_PLAY_PIPELINE_FIRST) != 0}};
-  for (size_t i = 0; o->cluster == NULL && i < sizeof(rows) / sizeof(rows[0]); ++i) {
+  for (size_t i = 0; o->plan.cluster == NULL && i < sizeof(rows) / sizeof(rows[0]); ++i) {
     if (rows[i].given) {
       return cli_usage("schedule: --%s applies to a described cluster: add --cluster",
                        rows[i].name);
@@ -83,9 +83,9 @@ static int check_numbers(const job *j) {
   const struct {
     const char *name;
     uint32_t given, found;
-  } numbers[] = {{"ranks", j->o->n_ranks, info.n_ranks},
-                 {"stages", j->o->n_stages, info.n_stages},
-                 {"microbatches", j->o->n_microbatches, info.n_microbatches}};
+  } numbers[] = {{"ranks", j->o->plan.n_ranks, info.n_ranks},
+                 {"stages", j->o->plan.n_stages, info.n_stages},
+                 {"microbatches", j->o->plan.n_microbatches, info.n_microbatches}};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); ++i) {
     if (numbers[i].given != 0 && numbers[i].given != numbers[i].found) {
       return cli_usage("--%s %u: the file has %u", numbers[i].name, numbers[i].given,
@@ -102,7 +102,7 @@ static const char *rule_of(const job *j) {
 
 /* Output of `check` for a refused order. */
 static int answer_no(const job *j, const opipe_error *err) {
-  if (j->o->json)
+  if (j->o->out.json)
     cli_put_verdict(stdout, rule_of(j), err->message);
   (void)cli_report(j->what, err);
   return CLI_CHECK_FAILED;
@@ -135,24 +135,24 @@ static int read_file(job *j, const char *path) {
 static int open_order(job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
   const char *path = file_of(j->what);
-  if (path != NULL && j->o->improve)
+  if (path != NULL && j->o->plan.improve)
     return cli_usage("--improve: %s is a file; NAME is needed, or search:from=file:%s", path, path);
   if (path != NULL)
     return read_file(j, path);
   if (strcmp(j->verb, "convert") == 0)
     return cli_usage("convert %s: there is no such file", j->what);
-  if ((j->o->n_ranks == 0 && j->o->n_stages == 0) || j->o->n_microbatches == 0) {
+  if ((j->o->plan.n_ranks == 0 && j->o->plan.n_stages == 0) || j->o->plan.n_microbatches == 0) {
     return cli_usage("%s %s: --ranks and --microbatches are needed (there is no file of that name)",
                      j->verb, j->what);
   }
   const opipe_order_params params = {.struct_size = sizeof(params),
                                      .flags = (j->o->order.forward ? OPIPE_ORDER_FORWARD : 0) |
                                               (j->o->order.aligned ? OPIPE_ORDER_ALIGNED : 0) |
-                                              (j->o->improve ? OPIPE_ORDER_IMPROVE : 0),
+                                              (j->o->plan.improve ? OPIPE_ORDER_IMPROVE : 0),
                                      .schedule = j->what,
-                                     .n_ranks = j->o->n_ranks,
-                                     .n_stages = j->o->n_stages,
-                                     .n_microbatches = j->o->n_microbatches,
+                                     .n_ranks = j->o->plan.n_ranks,
+                                     .n_stages = j->o->plan.n_stages,
+                                     .n_microbatches = j->o->plan.n_microbatches,
                                      .replicas = j->o->order.n_replicas,
                                      .costs = j->costs};
   const opipe_status made =
@@ -165,9 +165,9 @@ static int open_order(job *j) {
 /* Output of a subcommand, gathered so that a file is only created on success. */
 static opipe_status produce(job *j, opipe_order *order, FILE *out, opipe_error *err) {
   const opipe_api *api = j->session.api;
-  const bool is_page = cli_ends_in(j->o->output, ".html");
-  if (j->o->cluster != NULL) {
-    const uint32_t figures = j->o->json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT;
+  const bool is_page = cli_ends_in(j->o->out.output, ".html");
+  if (j->o->plan.cluster != NULL) {
+    const uint32_t figures = j->o->out.json ? OPIPE_PLAY_JSON : OPIPE_PLAY_TEXT;
     const uint32_t picture = is_page ? OPIPE_PLAY_HTML : OPIPE_PLAY_SVG;
     j->play->params.title = j->what;
     return api->order_play(order, j->costs, &j->play->params,
@@ -175,7 +175,8 @@ static opipe_status produce(job *j, opipe_order *order, FILE *out, opipe_error *
                            err);
   }
   if (strcmp(j->verb, "simulate") == 0) {
-    return api->order_simulate(order, j->costs, j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
+    return api->order_simulate(order, j->costs,
+                               j->o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT,
                                cli_write_stream, out, err);
   }
   if (strcmp(j->verb, "draw") == 0 && is_page)
@@ -184,7 +185,7 @@ static opipe_status produce(job *j, opipe_order *order, FILE *out, opipe_error *
     return api->order_draw(order, j->costs, cli_write_stream, out, err);
   const uint32_t said = j->o->order.format;
   const uint32_t format = said != CLI_FORMAT_UNSAID ? said
-                          : j->o->json              ? OPIPE_FORMAT_JSON
+                          : j->o->out.json          ? OPIPE_FORMAT_JSON
                                                     : OPIPE_FORMAT_CSV;
   return api->order_write(order, format, j->o->order.dialect, cli_write_stream, out, err);
 }
@@ -199,8 +200,8 @@ static int write_order(job *j, opipe_order *order) {
   int status = produce(j, order, out, &err) < 0 ? cli_report(j->what, &err) : CLI_DONE;
   if (fclose(out) != 0 && status == CLI_DONE)
     status = cli_fail("out of memory");
-  if (status == CLI_DONE && j->o->output != NULL)
-    status = cli_write_file(j->o->output, data, n);
+  if (status == CLI_DONE && j->o->out.output != NULL)
+    status = cli_write_file(j->o->out.output, data, n);
   else if (status == CLI_DONE && fwrite(data, 1, n, stdout) != n)
     status = CLI_FAILED;
   free(data);
@@ -227,7 +228,7 @@ static int prove(job *j) {
     return cli_report(j->what, &err);
   if (status < 0)
     return answer_no(j, &err);
-  if (j->o->json) {
+  if (j->o->out.json) {
     cli_put_verdict(stdout, rule_of(j), NULL);
   } else {
     (void)printf("proven: %u ranks, %u stages, %u micro-batches, rule %s\n", info.n_ranks,
@@ -252,7 +253,7 @@ static int lower(job *j) {
 
 static int list(job *j) {
   opipe_error err = OPIPE_ERROR_INIT;
-  const uint32_t format = j->o->json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
+  const uint32_t format = j->o->out.json ? OPIPE_FORMAT_JSON : OPIPE_FORMAT_TEXT;
   if (j->session.api->schedule_list(j->session.context, format, cli_write_stdout, NULL, &err) < 0)
     return cli_report("schedule list", &err);
   return CLI_DONE;
@@ -270,15 +271,16 @@ static int run_verb(job *j) {
     return status == CLI_DONE ? verbs[i].run(j) : status;
   }
   int status = open_order(j); /* the others write it */
-  if (status == CLI_DONE && j->o->cluster != NULL)
+  if (status == CLI_DONE && j->o->plan.cluster != NULL)
     status = cli_play_begin(j->o, &j->session, j->play);
   return status == CLI_DONE ? write_order(j, j->order) : status;
 }
 
 int cli_schedule(const cli_options *o) {
-  const bool has_costs = o->stage_costs.costs.struct_size != 0;
+  const bool has_costs = o->plan.stage_costs.costs.struct_size != 0;
   cli_play play = {.load = {0}};
-  job j = {.o = o, .play = &play, .costs = has_costs ? &o->stage_costs.costs : &cli_unit_costs};
+  job j = {
+      .o = o, .play = &play, .costs = has_costs ? &o->plan.stage_costs.costs : &cli_unit_costs};
   int status = take_operands(&j);
   if (status == CLI_DONE)
     status = check_options(&j);
@@ -286,7 +288,7 @@ int cli_schedule(const cli_options *o) {
     status = check_played(o);
   if (status != CLI_DONE)
     return status;
-  if (cli_ends_in(o->output, ".html") && cli_try_file(o->output) != CLI_DONE)
+  if (cli_ends_in(o->out.output, ".html") && cli_try_file(o->out.output) != CLI_DONE)
     return CLI_FAILED;
   status = cli_open(o, &j.session);
   if (status == CLI_DONE)

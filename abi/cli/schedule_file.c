@@ -27,18 +27,18 @@ static int read_info(cli_session *s, const char *path, opipe_order_info *out) {
 static int take_numbers(cli_options *o, const opipe_order_info *info) {
   uint32_t list[CLI_LIST_MOST];
   opipe_plan_params how = {.replicas = 0};
-  int status = cli_read_replicas(o->t.replicas, o->n_stages, list, &how);
+  int status = cli_read_replicas(o->t.replicas, o->plan.n_stages, list, &how);
   const uint32_t n_copies = how.replicas == 0 ? 1 : how.replicas;
-  const bool placed = o->n_ranks != 0 || o->n_stages != 0 || how.n_stage_replicas != 0;
+  const bool placed = o->plan.n_ranks != 0 || o->plan.n_stages != 0 || how.n_stage_replicas != 0;
   if (status == CLI_DONE && info->n_microbatches > UINT32_MAX / n_copies) {
     status = cli_usage(
         "--replicas %s: every copy has the %u micro-batches of the file, %llu in all",
         o->t.replicas, info->n_microbatches, (unsigned long long)info->n_microbatches * n_copies);
   }
   if (status == CLI_DONE && !placed)
-    o->n_ranks = info->n_ranks * n_copies;
-  if (status == CLI_DONE && o->n_microbatches == 0)
-    o->n_microbatches = info->n_microbatches * n_copies;
+    o->plan.n_ranks = info->n_ranks * n_copies;
+  if (status == CLI_DONE && o->plan.n_microbatches == 0)
+    o->plan.n_microbatches = info->n_microbatches * n_copies;
   return status;
 }
 
@@ -46,12 +46,13 @@ int cli_schedule_numbers(cli_options *o) {
   opipe_order_info info = {.struct_size = sizeof(info)};
   cli_options bare = {.plugins = o->plugins}; /* no model */
   cli_session s;
-  if (o->schedule == NULL || strncmp(o->schedule, "file:", 5) != 0 || o->plan_file != NULL ||
-      ((o->n_ranks != 0 || o->n_stages != 0) && o->n_microbatches != 0))
+  if (o->plan.schedule == NULL || strncmp(o->plan.schedule, "file:", 5) != 0 ||
+      o->plan.plan_file != NULL ||
+      ((o->plan.n_ranks != 0 || o->plan.n_stages != 0) && o->plan.n_microbatches != 0))
     return CLI_DONE;
   int status = cli_open(&bare, &s);
   if (status == CLI_DONE)
-    status = read_info(&s, o->schedule + 5, &info);
+    status = read_info(&s, o->plan.schedule + 5, &info);
   if (status == CLI_DONE)
     status = take_numbers(o, &info);
   cli_close(&s);

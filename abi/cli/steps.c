@@ -22,9 +22,10 @@ bool cli_is_terminal(void) {
 /* Checks, before anything is computed, that files to be written do not replace a file of the model.
  */
 static int guard_model(const cli_options *o, const cli_session *s) {
-  const char *const others[] = {o->output, o->html, o->trace};
+  const char *const others[] = {o->out.output, o->out.html, o->out.trace};
   cli_guard(s->api, s->file);
-  int status = o->annotate == NULL ? CLI_DONE : cli_check_target(o->annotate, OPIPE_TARGET_MODEL);
+  int status =
+      o->out.annotate == NULL ? CLI_DONE : cli_check_target(o->out.annotate, OPIPE_TARGET_MODEL);
   for (size_t i = 0; i < sizeof others / sizeof others[0] && status == CLI_DONE; ++i)
     status = others[i] == NULL ? CLI_DONE : cli_check_target(others[i], OPIPE_TARGET_OTHER);
   return status;
@@ -38,7 +39,7 @@ static int load(const cli_options *o, cli_session *s) {
   int status = tensors == NULL || pins == NULL ? cli_fail("out of memory")
                                                : cli_train_parameters(o, tensors, pins, &n);
   const opipe_load_params params = {.struct_size = sizeof(params),
-                                    .flags = o->load_flags,
+                                    .flags = o->graph.load_flags,
                                     .path = o->model,
                                     .parameters = pins,
                                     .n_parameters = n,
@@ -230,12 +231,12 @@ static int add_pin_option(binding *b, const cli_session *s, const char *text) {
 static int gather(const cli_options *o, const cli_session *s, const cli_tensor *tensors, uint32_t n,
                   binding *b) {
   int status = CLI_DONE;
-  for (uint32_t i = 0; i < o->bind.n && status == CLI_DONE; ++i)
-    status = add_bind_option(b, o->bind.items[i]);
+  for (uint32_t i = 0; i < o->graph.bind.n && status == CLI_DONE; ++i)
+    status = add_bind_option(b, o->graph.bind.items[i]);
   for (uint32_t i = 0; i < n && status == CLI_DONE; ++i)
     status = add_shape(b, s, &tensors[i]);
-  for (uint32_t i = 0; i < o->pins.n && status == CLI_DONE; ++i)
-    status = add_pin_option(b, s, o->pins.items[i]);
+  for (uint32_t i = 0; i < o->plan.pins.n && status == CLI_DONE; ++i)
+    status = add_pin_option(b, s, o->plan.pins.items[i]);
   return status;
 }
 
@@ -303,11 +304,11 @@ static int bind_with(const cli_options *o, cli_session *s, const cli_tensor *ten
   for (;;) {
     const opipe_bind_options options = {
         .struct_size = sizeof(options),
-        .flags = OPIPE_BIND_DEFAULTS | (o->no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
-                 (o->graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u) |
-                 (o->ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
-                 (o->train ? OPIPE_BIND_TRAIN : 0u) | o->noise,
-        .dropout_ratio = o->dropout_ratio,
+        .flags = OPIPE_BIND_DEFAULTS | (o->graph.no_fuse ? OPIPE_BIND_NO_FUSE : 0u) |
+                 (o->graph.graph_dropout ? OPIPE_BIND_GRAPH_DROPOUT : 0u) |
+                 (o->graph.ratio_dropout ? OPIPE_BIND_DROPOUT_RATIO : 0u) |
+                 (o->train ? OPIPE_BIND_TRAIN : 0u) | o->graph.noise,
+        .dropout_ratio = o->graph.dropout_ratio,
         .default_batch = rows,
         .dims = b->dims,
         .pins = b->pins,
@@ -372,7 +373,8 @@ static void judge_dropout(const cli_options *o, const cli_session *s) {
   json_t *model = bound_as_json(s);
   if (model != NULL && !lists(json_object_get(model, "file_operators"), "Dropout", false) &&
       !lists(json_object_get(model, "operators"), "Dropout", false)) {
-    (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout", o->dropout_ratio);
+    (void)snprintf(said, sizeof(said), "--dropout %g: the model has no Dropout",
+                   o->graph.dropout_ratio);
     cli_warn(NULL, OPIPE_LOG_WARN, __FILE__, __LINE__, said);
   }
   json_decref(model);
@@ -385,7 +387,7 @@ int cli_bind(const cli_options *o, cli_session *s, const cli_tensor *tensors, ui
   int status = gather(o, s, tensors, n_tensors, b);
   if (status == CLI_DONE)
     status = bind_with(o, s, tensors, n_tensors, b);
-  if (status == CLI_DONE && o->ratio_dropout)
+  if (status == CLI_DONE && o->graph.ratio_dropout)
     judge_dropout(o, s);
   for (uint32_t i = 0; i < b->n_owned; ++i)
     cli_tensor_free(&b->owned[i]);
@@ -407,12 +409,12 @@ static int read_plan(const cli_options *o, cli_session *s, opipe_plan **out_plan
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  const int found = cli_file_read(o->plan_file, &json, &n);
+  const int found = cli_file_read(o->plan.plan_file, &json, &n);
   if (found != CLI_DONE)
     return found;
   const opipe_status status = s->api->plan_read(planned_model(o, s), json, n, out_plan, &err);
   free(json);
-  return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
+  return status < 0 ? cli_report(o->plan.plan_file, &err) : CLI_DONE;
 }
 
 /* Replaces the devices by those of a description. out_text->data is to be freed. */
@@ -423,23 +425,24 @@ static int read_cluster(const cli_options *o, const cli_session *s, opipe_plan_p
   io_params->n_devices = 0;
   io_params->cluster = out_text->data;
   io_params->cluster_bytes = out_text->n;
-  io_params->cluster_name = o->cluster;
+  io_params->cluster_name = o->plan.cluster;
   return status;
 }
 
 void cli_cut_nothing(cli_options *io_options) {
   cli_options *o = io_options;
   uint32_t alike = 0; /* devices of several kinds: one may support only some nodes */
-  while (alike < o->n_devices && strcmp(o->devices[alike].kind, o->devices[0].kind) == 0)
+  while (alike < o->on.n_devices && strcmp(o->on.devices[alike].kind, o->on.devices[0].kind) == 0)
     ++alike;
-  o->n_stages = o->n_microbatches = 1;
-  o->n_ranks = o->t.tensor = 0;
+  o->plan.n_stages = o->plan.n_microbatches = 1;
+  o->plan.n_ranks = o->t.tensor = 0;
   o->t.sequence = o->t.scattered = false;
   o->t.offload = NULL;
-  o->n_devices = o->n_devices == 0 || alike < o->n_devices ? 0 : 1;
-  o->cut = o->plan_file = o->cluster = o->schedule = o->transport = o->t.replicas = NULL;
-  o->memory_bytes = 0;
-  o->ignore_annotations = true;
+  o->on.n_devices = o->on.n_devices == 0 || alike < o->on.n_devices ? 0 : 1;
+  o->plan.cut = o->plan.plan_file = o->plan.cluster = o->plan.schedule = o->plan.transport =
+      o->t.replicas = NULL;
+  o->on.memory_bytes = 0;
+  o->graph.ignore_annotations = true;
 }
 
 int cli_make_plan(const cli_options *o, cli_session *s, uint32_t n_stages, opipe_plan **out_plan) {
@@ -452,35 +455,37 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
   opipe_device_choice devices[64];
   uint32_t replicas[CLI_LIST_MOST];
   opipe_model_info info = {.struct_size = sizeof(info)};
-  if (o->plan_file != NULL)
+  if (o->plan.plan_file != NULL)
     return read_plan(o, s, out_plan);
-  uint32_t n_devices = o->n_devices == 0 ? 1 : o->n_devices;
+  uint32_t n_devices = o->on.n_devices == 0 ? 1 : o->on.n_devices;
   devices[0] = (opipe_device_choice){.kind = "cpu"};
-  memcpy(devices, o->devices, o->n_devices * sizeof(devices[0]));
+  memcpy(devices, o->on.devices, o->on.n_devices * sizeof(devices[0]));
   (void)s->api->model_info(planned_model(o, s), &info, NULL);
-  const bool annotated = info.n_annotated_stages > 1 && !o->ignore_annotations;
+  const bool annotated = info.n_annotated_stages > 1 && !o->graph.ignore_annotations;
   opipe_plan_params copies = {.replicas = 0};
-  if (cli_read_replicas(o->t.replicas, o->n_stages, replicas, &copies) != CLI_DONE)
+  if (cli_read_replicas(o->t.replicas, o->plan.n_stages, replicas, &copies) != CLI_DONE)
     return CLI_USAGE;
   const bool listed = copies.n_stage_replicas != 0; /* determines the number of ranks */
   const uint32_t width = o->t.tensor == 0 ? 1 : o->t.tensor;
-  uint32_t stages = o->n_stages != 0 ? o->n_stages : copies.n_stages, listed_ranks = 0;
+  uint32_t stages = o->plan.n_stages != 0 ? o->plan.n_stages : copies.n_stages, listed_ranks = 0;
   for (uint32_t i = 0; listed && i < copies.n_stage_replicas; ++i)
     listed_ranks += replicas[i];
-  if (!listed && stages == 0 && o->cut == NULL && o->n_devices <= 1 && o->cluster == NULL &&
-      !annotated && o->n_ranks == 0)
+  if (!listed && stages == 0 && o->plan.cut == NULL && o->on.n_devices <= 1 &&
+      o->plan.cluster == NULL && !annotated && o->plan.n_ranks == 0)
     stages = n_stages < width ? 1 : n_stages / width;
-  const uint32_t ranks = o->n_ranks != 0               ? o->n_ranks
-                         : listed                      ? listed_ranks
-                         : stages != 0                 ? stages
-                         : o->cut == NULL && annotated ? info.n_annotated_stages
-                                                       : n_devices;
-  const uint32_t times = o->n_ranks != 0 ? 1 : width * (copies.replicas == 0 ? 1 : copies.replicas);
+  const uint32_t ranks = o->plan.n_ranks != 0               ? o->plan.n_ranks
+                         : listed                           ? listed_ranks
+                         : stages != 0                      ? stages
+                         : o->plan.cut == NULL && annotated ? info.n_annotated_stages
+                                                            : n_devices;
+  const uint32_t times =
+      o->plan.n_ranks != 0 ? 1 : width * (copies.replicas == 0 ? 1 : copies.replicas);
   const uint32_t share = cli_cores() / (ranks == 0 ? 1 : ranks * times);
   for (uint32_t d = 0; d < n_devices; ++d) {
-    if (devices[d].threads == 0 && (o->n_threads != 0 || s->team == NULL)) /* a team shares out */
-      devices[d].threads = o->n_threads != 0 ? o->n_threads : share == 0 ? 1 : share;
-    if (s->team != NULL && o->n_devices != 0 && !o->team.numbered[d])
+    if (devices[d].threads == 0 &&
+        (o->on.n_threads != 0 || s->team == NULL)) /* a team shares out */
+      devices[d].threads = o->on.n_threads != 0 ? o->on.n_threads : share == 0 ? 1 : share;
+    if (s->team != NULL && o->on.n_devices != 0 && !o->team.numbered[d])
       devices[d].index = OPIPE_NONE;
   }
   opipe_plan_params params = {
@@ -489,22 +494,23 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .devices = devices,
       .n_devices = n_devices,
       .devices_stride = sizeof(devices[0]),
-      .n_microbatches = o->n_microbatches,
+      .n_microbatches = o->plan.n_microbatches,
       .replicas = copies.replicas,
       .stage_replicas = copies.stage_replicas,
       .n_stage_replicas = copies.n_stage_replicas,
       .tensor = o->t.tensor,
-      .schedule = o->schedule,
-      .cut = o->cut,
-      .batch_dim = o->batch,
-      .memory_bytes = o->memory_bytes,
-      .depth = o->depth,
-      .cost = o->cost,
-      .flags = (o->ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u) |
-               (o->improve ? OPIPE_PLAN_IMPROVE : 0u) | (o->t.sequence ? OPIPE_PLAN_SEQUENCE : 0u) |
+      .schedule = o->plan.schedule,
+      .cut = o->plan.cut,
+      .batch_dim = o->plan.batch,
+      .memory_bytes = o->on.memory_bytes,
+      .depth = o->plan.depth,
+      .cost = o->plan.cost,
+      .flags = (o->graph.ignore_annotations ? OPIPE_PLAN_IGNORE_ANNOTATIONS : 0u) |
+               (o->plan.improve ? OPIPE_PLAN_IMPROVE : 0u) |
+               (o->t.sequence ? OPIPE_PLAN_SEQUENCE : 0u) |
                (o->t.scattered ? OPIPE_PLAN_SCATTERED : 0u),
-      .n_ranks = o->n_ranks,
-      .transport = o->transport,
+      .n_ranks = o->plan.n_ranks,
+      .transport = o->plan.transport,
       .team = s->team,
       .offload = o->t.offload,
       .offload_bytes = o->t.offload_bytes,
@@ -512,9 +518,9 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
       .n_places = s->team == NULL ? 0 : s->n_places,
       .train = train,
       .generation = o->generate.plan.struct_size == 0 ? NULL : &o->generate.plan,
-      .costs = o->stage_costs.costs.struct_size == 0 ? NULL : &o->stage_costs.costs};
+      .costs = o->plan.stage_costs.costs.struct_size == 0 ? NULL : &o->plan.stage_costs.costs};
   cli_gathered cluster = {NULL, 0, 0};
-  const int described = o->cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);
+  const int described = o->plan.cluster == NULL ? CLI_DONE : read_cluster(o, s, &params, &cluster);
   if (described != CLI_DONE)
     return described;
   const opipe_status status = s->api->plan_make(planned_model(o, s), &params, out_plan, &err);
@@ -523,11 +529,12 @@ int cli_make_train_plan(const cli_options *o, cli_session *s, uint32_t n_stages,
     return CLI_DONE;
   const bool of_shape =
       status == OPIPE_E_INVALID || (status == OPIPE_E_UNSUPPORTED && o->t.replicas != NULL);
-  if (!o->quiet)
+  if (!o->out.quiet)
     cli_report_plan(o, of_shape, &err);
   const bool contradict =
-      (o->n_ranks != 0 || listed) && o->n_stages != 0 && status == OPIPE_E_INVALID;
-  const bool wrong = status == OPIPE_E_NOTFOUND ||
-                     (status == OPIPE_E_INVALID && cli_is_wrong_setting(o->schedule, err.message));
+      (o->plan.n_ranks != 0 || listed) && o->plan.n_stages != 0 && status == OPIPE_E_INVALID;
+  const bool wrong =
+      status == OPIPE_E_NOTFOUND ||
+      (status == OPIPE_E_INVALID && cli_is_wrong_setting(o->plan.schedule, err.message));
   return contradict || wrong ? CLI_USAGE : CLI_FAILED;
 }

@@ -58,9 +58,9 @@ int cli_take_index(const cli_option *option, const char *value, cli_options *out
 
 /* The device's text is followed by its backend options. */
 static char *device_options(cli_options *o, uint32_t device, size_t *out_room) {
-  char *own = o->device_text[device];
-  char *rest = own + sizeof(o->device_text[0]) / 2;
-  *out_room = sizeof(o->device_text[0]) / 2;
+  char *own = o->on.device_text[device];
+  char *rest = own + sizeof(o->on.device_text[0]) / 2;
+  *out_room = sizeof(o->on.device_text[0]) / 2;
   return rest;
 }
 
@@ -69,22 +69,22 @@ void cli_add_device_option(cli_options *o, uint32_t device, const char *word) {
   char *rest = device_options(o, device, &room);
   const size_t used = strlen(rest);
   (void)snprintf(rest + used, room - used, "%s%s", used == 0 ? "" : ",", word);
-  o->devices[device].options = rest;
+  o->on.devices[device].options = rest;
 }
 
 /* KIND[:INDEX|:UUID][,memory=SIZE][,threads=N][,key=value for the backend ...] */
 int cli_take_device(const cli_option *option, const char *text, cli_options *o) {
   (void)option;
-  if (o->n_devices == 64)
+  if (o->on.n_devices == 64)
     return cli_usage("--device is given more than 64 times");
-  char *own = o->device_text[o->n_devices];
-  opipe_device_choice *choice = &o->devices[o->n_devices];
-  if (strlen(text) >= sizeof(o->device_text[0]) / 2)
+  char *own = o->on.device_text[o->on.n_devices];
+  opipe_device_choice *choice = &o->on.devices[o->on.n_devices];
+  if (strlen(text) >= sizeof(o->on.device_text[0]) / 2)
     return cli_usage("--device %s: too long", text);
   memset(choice, 0, sizeof(*choice));
-  (void)snprintf(own, sizeof(o->device_text[0]), "%s", text);
+  (void)snprintf(own, sizeof(o->on.device_text[0]), "%s", text);
   size_t room = 0;
-  device_options(o, o->n_devices, &room)[0] = '\0';
+  device_options(o, o->on.n_devices, &room)[0] = '\0';
   char *save = NULL;
   for (char *word = strtok_r(own, ",", &save); word != NULL; word = strtok_r(NULL, ",", &save)) {
     if (choice->kind == NULL) {
@@ -94,7 +94,7 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
         *colon = '\0';
         if (cli_take_count("device", colon + 1, 0, 1023, &choice->index) != CLI_DONE)
           return CLI_USAGE;
-        o->team.numbered[o->n_devices] = true;
+        o->team.numbered[o->on.n_devices] = true;
       }
     } else if (strncmp(word, "memory=", 7) == 0) {
       if (cli_take_memory("device memory", word + 7, &choice->memory_bytes) != CLI_DONE)
@@ -103,12 +103,12 @@ int cli_take_device(const cli_option *option, const char *text, cli_options *o) 
       if (cli_take_count("device threads", word + 8, 1, 4096, &choice->threads) != CLI_DONE)
         return CLI_USAGE;
     } else {
-      cli_add_device_option(o, o->n_devices, word);
+      cli_add_device_option(o, o->on.n_devices, word);
     }
   }
   if (choice->kind == NULL || choice->kind[0] == '\0')
     return cli_usage("--device '%s' names no kind", text);
-  ++o->n_devices;
+  ++o->on.n_devices;
   return CLI_DONE;
 }
 
@@ -147,30 +147,30 @@ int cli_take_tensor(const cli_option *option, const char *value, cli_options *ou
 /* Source of node times, or the stages' times. */
 int cli_take_cost(const cli_option *option, const char *value, cli_options *out) {
   if (strchr(value, '=') == NULL)
-    return cli_take_choice(option->name, value, option->choices, &out->cost);
-  out->stage_costs.costs = cli_unit_costs;
-  return cli_take_costs(value, &out->stage_costs);
+    return cli_take_choice(option->name, value, option->choices, &out->plan.cost);
+  out->plan.stage_costs.costs = cli_unit_costs;
+  return cli_take_costs(value, &out->plan.stage_costs);
 }
 
 /* Costs of orders; values of earlier options stay. */
 int cli_take_order_cost(const cli_option *option, const char *value, cli_options *out) {
   (void)option;
-  if (out->stage_costs.costs.struct_size == 0)
-    out->stage_costs.costs = cli_unit_costs;
-  return cli_take_costs(value, &out->stage_costs);
+  if (out->plan.stage_costs.costs.struct_size == 0)
+    out->plan.stage_costs.costs = cli_unit_costs;
+  return cli_take_costs(value, &out->plan.stage_costs);
 }
 
 int cli_take_dropout(const cli_option *option, const char *value, cli_options *out) {
   char *end = NULL;
-  out->graph_dropout = strcmp(value, "graph") == 0;
-  out->ratio_dropout = false;
-  out->says_dropout = true;
-  if (out->graph_dropout || strcmp(value, "off") == 0)
+  out->graph.graph_dropout = strcmp(value, "graph") == 0;
+  out->graph.ratio_dropout = false;
+  out->graph.says_dropout = true;
+  if (out->graph.graph_dropout || strcmp(value, "off") == 0)
     return CLI_DONE;
-  out->dropout_ratio = strtod(value, &end);
-  out->ratio_dropout =
-      end != value && *end == '\0' && out->dropout_ratio >= 0 && out->dropout_ratio < 1;
-  return out->ratio_dropout
+  out->graph.dropout_ratio = strtod(value, &end);
+  out->graph.ratio_dropout =
+      end != value && *end == '\0' && out->graph.dropout_ratio >= 0 && out->graph.dropout_ratio < 1;
+  return out->graph.ratio_dropout
              ? CLI_DONE
              : cli_usage("--%s %s: off, graph or a ratio below 1 is needed", option->name, value);
 }
@@ -184,8 +184,8 @@ int cli_take_glob(const cli_option *option, const char *value, cli_options *out)
 
 int cli_take_check(const cli_option *option, const char *value, cli_options *out) {
   uint32_t which = 0;
-  out->check = value == NULL ? "max" : value;
-  return cli_take_choice(option->name, out->check, option->choices, &which);
+  out->run.check = value == NULL ? "max" : value;
+  return cli_take_choice(option->name, out->run.check, option->choices, &which);
 }
 
 int cli_take_seed(const cli_option *option, const char *value, cli_options *out) {
@@ -216,6 +216,6 @@ int cli_take_auto(const cli_option *option, const char *value, cli_options *o) {
 int cli_take_machine(const cli_option *option, const char *value, cli_options *o) {
   (void)option;
   o->planner.machine = value == NULL;
-  o->cluster = value;
+  o->plan.cluster = value;
   return CLI_DONE;
 }

@@ -42,13 +42,13 @@ void cli_team_print(cli_session *s) {
 static void take_defaults(cli_options *io_options, const cli_session *s,
                           const opipe_team_info *info) {
   cli_options *o = io_options;
-  const bool placed = o->n_ranks != 0 || o->n_stages != 0 || o->plan_file != NULL ||
-                      o->cut != NULL || o->cluster != NULL || o->n_devices > 1 ||
+  const bool placed = o->plan.n_ranks != 0 || o->plan.n_stages != 0 || o->plan.plan_file != NULL ||
+                      o->plan.cut != NULL || o->plan.cluster != NULL || o->on.n_devices > 1 ||
                       o->t.replicas != NULL;
-  if (o->transport == NULL)
-    o->transport = info->n_machines > 1 ? "ucx" : "shm";
+  if (o->plan.transport == NULL)
+    o->plan.transport = info->n_machines > 1 ? "ucx" : "shm";
   if (!placed)
-    o->n_ranks = s->n_places != 0 ? s->n_places : info->size;
+    o->plan.n_ranks = s->n_places != 0 ? s->n_places : info->size;
 }
 
 /* ---- --place ---- */

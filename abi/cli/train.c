@@ -61,19 +61,19 @@ static int train(train_setup *t) {
   cli_json json;
   int status = cli_json_begin(o, &json);
   memset(&result, 0, sizeof(result));
-  t->run.keep = o->reference;
+  t->run.keep = o->run.reference;
   t->run.session_flags =
       cli_session_flags(o) | (o->t.go_on ? 0u : OPIPE_SESSION_HOLD) |
-      (o->reference || o->t.save_gradients != NULL ? OPIPE_SESSION_KEEP_GRADIENTS : 0u);
+      (o->run.reference || o->t.save_gradients != NULL ? OPIPE_SESSION_KEEP_GRADIENTS : 0u);
   if (status == CLI_DONE)
     status = show_plan(t, &json);
   if (status == CLI_DONE)
     status = train_go(&t->run, &result);
   if (json.file != NULL)
     put_steps(&result, json.file);
-  if (o->reference)
+  if (o->run.reference)
     status = cli_agree(&t->s, "before the reference", status);
-  if (status == CLI_DONE && o->reference)
+  if (status == CLI_DONE && o->run.reference)
     status = train_reference(&t->run, &result, &json);
   if (json.file != NULL)
     (void)fputs("}\n", json.file);
@@ -88,7 +88,7 @@ static int check_targets(const cli_options *o) {
   } targets[] = {{"save", o->t.save},
                  {"save-model", o->t.save_model},
                  {"save-gradients", o->t.save_gradients},
-                 {"trace", o->trace}};
+                 {"trace", o->out.trace}};
   enum { N = sizeof targets / sizeof targets[0] };
   for (uint32_t i = 0; i < N; ++i) {
     for (uint32_t k = i + 1; k < N; ++k) {
@@ -136,7 +136,7 @@ int cli_train(const cli_options *given) {
   cli_resume_restarted(&restarted);
   if (o->t.save_every != 0 && o->t.save == NULL)
     return cli_usage("--save-every needs --save DIR");
-  if (o->t.go_on && o->check_finite) {
+  if (o->t.go_on && o->run.check_finite) {
     return cli_usage(
         "--check-finite ends at the first value that is not finite, --go-on does not: give only "
         "one of them");

@@ -29,7 +29,7 @@ static int try_targets(const train_loop *l) {
     if (l->run->s->api->session_try_save(l->session, targets[i].what, targets[i].path, &err) < 0)
       return cli_report(targets[i].path, &err);
   }
-  const char *trace = l->run->o->trace;
+  const char *trace = l->run->o->out.trace;
   const int status = trace == NULL || l->run->s->team_rank != 0 ? CLI_DONE : cli_try_file(trace);
   train_say_unsaved(l);
   return status == CLI_DONE ? train_check_disk(l) : status;
@@ -89,7 +89,7 @@ int train_save(const train_loop *l) {
 int train_write_files(const train_loop *l) {
   const cli_train_texts *t = &l->run->o->t;
   const opipe_api *api = l->run->s->api;
-  const char *trace = l->run->o->trace;
+  const char *trace = l->run->o->out.trace;
   opipe_error err = OPIPE_ERROR_INIT;
   int status = CLI_DONE;
   if (l->run->quiet)

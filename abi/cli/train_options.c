@@ -304,16 +304,16 @@ static uint32_t rows_of_plan(const char *path) {
 int cli_rows_chosen(const cli_options *o, uint32_t *out_rows) {
   uint32_t list[CLI_LIST_MOST], most = 1;
   opipe_plan_params replicas = {.replicas = 0};
-  const uint64_t m = o->n_microbatches == 0 ? 1 : o->n_microbatches;
-  *out_rows = o->t.batch != 0 ? o->t.batch : o->n_microbatches;
+  const uint64_t m = o->plan.n_microbatches == 0 ? 1 : o->plan.n_microbatches;
+  *out_rows = o->t.batch != 0 ? o->t.batch : o->plan.n_microbatches;
   if (o->t.batch != 0)
     return CLI_DONE;
-  if (cli_read_replicas(o->t.replicas, o->n_stages, list, &replicas) != CLI_DONE)
+  if (cli_read_replicas(o->t.replicas, o->plan.n_stages, list, &replicas) != CLI_DONE)
     return CLI_USAGE;
   for (uint32_t i = 0; i < replicas.n_stage_replicas; ++i)
     most = list[i] > most ? list[i] : most;
-  if (o->plan_file != NULL)
-    *out_rows = rows_of_plan(o->plan_file);
+  if (o->plan.plan_file != NULL)
+    *out_rows = rows_of_plan(o->plan.plan_file);
   else if (most > 1)
     *out_rows = m * most < UINT32_MAX ? (uint32_t)(m * most) : UINT32_MAX;
   return CLI_DONE;

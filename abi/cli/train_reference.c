@@ -153,7 +153,7 @@ static bool close_enough(const differences *d) {
 }
 
 static void print(const train_run *run, const char *name, const differences *d) {
-  FILE *out = run->o->json ? stderr : stdout;
+  FILE *out = run->o->out.json ? stderr : stdout;
   const char *verdict = d->bit_equal ? "bit-equal" : close_enough(d) ? "close" : "differs";
   (void)fprintf(
       out, "%-16s %-9s  loss %.3g (relative)  gradients %.3g, weights %.3g (of what is allowed)\n",
@@ -181,7 +181,7 @@ static int plan_uncut(const train_run *run, opipe_plan **out_plan) {
     return cli_fail("out of memory");
   *o = *run->o;
   cli_cut_nothing(o);
-  o->schedule = train_is_double_buffered(run) ? "2bw" : NULL;
+  o->plan.schedule = train_is_double_buffered(run) ? "2bw" : NULL;
   const int status = cli_make_train_plan(o, run->s, 1, &options, out_plan);
   free(o);
   return status;

@@ -90,8 +90,8 @@ static int choose_batch(const cli_options *o, const cli_data *data, const json_t
     run->batch = n <= BATCH_MOST ? (uint32_t)n : (uint32_t)BATCH;
   if (run->batch > n)
     return cli_usage("--batch %u: the data have %llu samples", run->batch, (unsigned long long)n);
-  if (o->n_microbatches > run->batch) {
-    return cli_usage("--microbatches %u: the mini-batch has %u samples", o->n_microbatches,
+  if (o->plan.n_microbatches > run->batch) {
+    return cli_usage("--microbatches %u: the mini-batch has %u samples", o->plan.n_microbatches,
                      run->batch);
   }
   return choose_steps(o, n / run->batch, run);
@@ -111,8 +111,8 @@ static int bind_without_data(train_setup *t) {
 static int bind_data(train_setup *t, const char *labels) {
   int status =
       cli_data_open(&t->o, &t->s, labels, t->options.loss == OPIPE_LOSS_CROSS_ENTROPY, &t->data);
-  if (status == CLI_DONE && t->o.batch == NULL && t->data.batch[0] != '\0')
-    t->o.batch = t->data.batch;
+  if (status == CLI_DONE && t->o.plan.batch == NULL && t->data.batch[0] != '\0')
+    t->o.plan.batch = t->data.batch;
   if (status == CLI_DONE)
     status = choose_batch(&t->o, &t->data, t->plan_file, &t->run);
   if (status == CLI_DONE)
@@ -134,14 +134,15 @@ static uint64_t stash_bytes(const cli_session *s, opipe_plan *plan) {
 static void judge_recompute(train_setup *t) {
   opipe_plan *plain = NULL;
   opipe_train_options options = t->options;
-  if (options.recompute == OPIPE_RECOMPUTE_NONE || t->o.plan_file != NULL || t->s.team_rank != 0)
+  if (options.recompute == OPIPE_RECOMPUTE_NONE || t->o.plan.plan_file != NULL ||
+      t->s.team_rank != 0)
     return;
   options.recompute = OPIPE_RECOMPUTE_NONE;
   cli_session alone = t->s; /* the other processes need not know */
   alone.team = NULL;
-  t->o.quiet = true;
+  t->o.out.quiet = true;
   const int status = cli_make_train_plan(&t->o, &alone, 1, &options, &plain);
-  t->o.quiet = false;
+  t->o.out.quiet = false;
   if (status != CLI_DONE)
     return;
   const uint64_t with = stash_bytes(&t->s, t->s.plan), without = stash_bytes(&t->s, plain);
@@ -160,9 +161,9 @@ static void judge_recompute(train_setup *t) {
 /* Takes the loss of the plan's file, which is needed to open the data; the file can be read as a
  * plan only when the data have bound the model. Errors of the file are reported then. */
 static void take_loss(train_setup *t) {
-  if (t->o.plan_file == NULL)
+  if (t->o.plan.plan_file == NULL)
     return;
-  t->plan_file = json_load_file(t->o.plan_file, 0, NULL);
+  t->plan_file = json_load_file(t->o.plan.plan_file, 0, NULL);
   const json_t *loss = json_object_get(json_object_get(t->plan_file, "training"), "loss");
   const char *kind = json_string_value(json_object_get(loss, "kind"));
   if (kind == NULL)
@@ -184,24 +185,25 @@ static bool same_loss(const opipe_train_options *a, const opipe_train_options *b
 static int take_training(train_setup *t) {
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_train_options given;
-  if (t->o.plan_file == NULL)
+  if (t->o.plan.plan_file == NULL)
     return CLI_DONE;
   const opipe_status found = t->s.api->plan_training(t->s.plan, &t->options, &err);
   if (found == OPIPE_E_NOTFOUND) {
-    (void)cli_usage("--plan %s is a plan for inference: 'onnx-pipe run' takes it", t->o.plan_file);
+    (void)cli_usage("--plan %s is a plan for inference: 'onnx-pipe run' takes it",
+                    t->o.plan.plan_file);
     return CLI_FAILED;
   }
   if (found < 0)
-    return cli_report(t->o.plan_file, &err);
+    return cli_report(t->o.plan.plan_file, &err);
   const int status = cli_train_read(&t->o, 1, t->options.shift, &t->own, &given);
   if (status == CLI_DONE && t->o.t.loss != NULL && !same_loss(&given, &t->options)) {
     return cli_usage("--plan %s is a whole plan, which already settles --loss: it is not %s",
-                     t->o.plan_file, t->o.t.loss);
+                     t->o.plan.plan_file, t->o.t.loss);
   }
   if (cli_was_given(&t->o, "seed") && t->o.seed != t->options.seed) {
     return cli_usage(
         "--plan %s is a whole plan, which already settles --seed: it is %llu, not %llu",
-        t->o.plan_file, (unsigned long long)t->options.seed, (unsigned long long)t->o.seed);
+        t->o.plan.plan_file, (unsigned long long)t->options.seed, (unsigned long long)t->o.seed);
   }
   t->o.seed = t->options.seed; /* --shuffle uses it too */
   return status;

@@ -48,33 +48,33 @@ static int read_plan(const cli_options *o, cli_session *s) {
   opipe_error err = OPIPE_ERROR_INIT;
   void *json = NULL;
   size_t n = 0;
-  const int found = cli_file_read(o->plan_file, &json, &n);
+  const int found = cli_file_read(o->plan.plan_file, &json, &n);
   if (found != CLI_DONE)
     return found;
   const opipe_status status = s->api->plan_read(s->file, json, n, &s->plan, &err);
   free(json);
-  return status < 0 ? cli_report(o->plan_file, &err) : CLI_DONE;
+  return status < 0 ? cli_report(o->plan.plan_file, &err) : CLI_DONE;
 }
 
 static int measure(const cli_options *o, cli_session *s) {
-  const char *path = o->output != NULL ? o->output : o->plan_file;
+  const char *path = o->out.output != NULL ? o->out.output : o->plan.plan_file;
   opipe_error err = OPIPE_ERROR_INIT;
   opipe_plan *tuned = NULL;
   cli_gathered g = {NULL, 0, 0};
-  tally all = {.json = o->json};
+  tally all = {.json = o->out.json};
   const opipe_tuning_params params = {.struct_size = sizeof params,
-                                      .kind = o->devices[0].kind,
-                                      .index = o->devices[0].index,
+                                      .kind = o->on.devices[0].kind,
+                                      .index = o->on.devices[0].index,
                                       .n_candidates = o->tune.n_candidates,
                                       .n_runs = o->tune.n_runs,
                                       .measured = show,
                                       .measured_ctx = &all};
   if (cli_try_file(path) != CLI_DONE)
     return CLI_FAILED;
-  if (o->json)
+  if (o->out.json)
     (void)printf("{\"measured\": [");
   if (s->api->plan_tune(s->plan, &params, &tuned, &err) < 0) {
-    if (o->json)
+    if (o->out.json)
       (void)printf("\n]}\n");
     return cli_report("tune", &err);
   }
@@ -91,7 +91,7 @@ static int take_files(cli_options *o) {
   char **files = o->operands;
   const bool first = o->n_operands > 0 && cli_is_plan_file(files[0]);
   const bool second = o->n_operands > 1 && cli_is_plan_file(files[1]);
-  const uint32_t wanted = o->plan_file == NULL ? 2 : 1;
+  const uint32_t wanted = o->plan.plan_file == NULL ? 2 : 1;
   if (o->n_operands == 1 && wanted == 2) {
     return first ? cli_usage(
                        "tune %s: a plan does not say where its model is: 'onnx-pipe tune %s "
@@ -106,11 +106,11 @@ static int take_files(cli_options *o) {
     return cli_usage(
         "tune takes PLAN MODEL, or MODEL --plan PLAN, %u operands were given%s "
         "('onnx-pipe tune --help')",
-        o->n_operands, o->plan_file == NULL ? "" : " beside --plan");
+        o->n_operands, o->plan.plan_file == NULL ? "" : " beside --plan");
   }
   if (wanted == 1 && first) {
     return cli_usage("tune %s --plan %s: the first is a plan too, its model is needed", files[0],
-                     o->plan_file);
+                     o->plan.plan_file);
   }
   if (wanted == 2 && first == second) {
     return cli_usage("tune %s %s: %s, a plan and its model are needed", files[0], files[1],
@@ -118,7 +118,7 @@ static int take_files(cli_options *o) {
   }
   o->model = wanted == 1 || second ? files[0] : files[1];
   if (wanted == 2)
-    o->plan_file = first ? files[0] : files[1];
+    o->plan.plan_file = first ? files[0] : files[1];
   return CLI_DONE;
 }
 
@@ -128,11 +128,12 @@ int cli_tune(const cli_options *given) {
   const cli_options *o = &own;
   if (take_files(&own) != CLI_DONE)
     return CLI_USAGE;
-  if (o->n_devices != 1 || o->devices[0].options != NULL || o->devices[0].memory_bytes != 0) {
+  if (o->on.n_devices != 1 || o->on.devices[0].options != NULL ||
+      o->on.devices[0].memory_bytes != 0) {
     return cli_usage(
         "tune: one --device KIND[:N] is needed; its options are those of the plan, "
         "%u were given",
-        o->n_devices);
+        o->on.n_devices);
   }
   int status = cli_open(o, &s);
   if (status == CLI_DONE)
