@@ -195,16 +195,17 @@ def files_of(folder):
 
 
 def check_checkpoints(count, scratch):
-    """A checkpoint of width 2 goes on in widths 1, 3 and 1: at a learning rate of 0 the weights keep their bits; otherwise losses are
-    those of one rank. The model that a group saves is the one that a rank saves."""
+    """A checkpoint of width 2 goes on in widths 1, 3, 1 and 2, with and without a shared state: at a learning rate of 0 the weights keep
+    their bits; otherwise losses are those of one rank. The model that a group saves is the one that a rank saves."""
     first = os.path.join(scratch, "first")
     made = run(*TRAIN, *ADAMW, "--tensor", "2", "--stages", "2", "--steps", "2", "--save", first)
     count.check("save of width 2", None if made.status == DONE else f"{made.status}: {made.err[-300:]}")
     still, models = [], []
-    for width in ("1", "3", "1", "2"):
+    shared = ["--replicas", "2", "--microbatches", "2", "--shard", "optimizer"]
+    for width, more in (("1", []), ("3", shared), ("1", shared), ("2", [])):
         still.append(os.path.join(scratch, f"still-{len(still)}"))
         models.append(os.path.join(scratch, f"model-{len(models)}.onnx"))
-        words = [*TRAIN, "--optimizer", "adamw:lr=0", "--tensor", width, "--stages", "1", "--steps", "1"]
+        words = [*TRAIN, "--optimizer", "adamw:lr=0", "--tensor", width, "--stages", "1", "--steps", "1", *more]
         result = run(*words, "--resume", still[-2] if len(still) > 1 else first, "--save", still[-1], "--save-model", models[-1])
         count.check(f"resume in width {width}", None if result.status == DONE else f"{result.status}: {result.err[-300:]}")
     weights = [open(next(f for f in files_of(folder) if "weights" in f), "rb").read() for folder in (first, *still)]
