@@ -14,7 +14,7 @@ static size_t occurrence(const opi_slots *s, uint32_t cell, uint32_t m) {
 /* Whether the sum alone reads the values, which a stretch of the member makes. */
 static bool is_read_once(const opi_slots *s, uint32_t in, uint32_t m) {
   const opi_cell *cell = &s->cut->cells[in];
-  if (cell->source != OPI_CELL_RECEIVED || cell->n_routes != 1)
+  if (cell->source != OPI_CELL_RECEIVED || cell->n_routes != 1 || cell->first_out != OPIPE_NONE)
     return false;
   const opi_route *route = &s->cut->routes[cell->route];
   const opi_cell *made = &s->cut->cells[route->src_cell];

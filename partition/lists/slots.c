@@ -168,12 +168,18 @@ static uint64_t made_from(const opi_slots *s, const opi_route *route, uint32_t r
          (opi_action_is_next(&s->plan->actions[maker]) ? 0 : n);
 }
 
-/* Whether the circle has room for it from then on. */
+/* Whether the circle has room for it from then on, until all places of the stage have read it. */
 static bool is_in_time(const opi_slots *s, const opi_route *route, uint32_t m) {
   const opi_occurrence *o = &s->occurrences[occurrence(s, route->dst_cell, m)];
+  uint64_t until = o->t1;
   if (!s->times->periodic || !s->plan->trains)
     return true;
-  return o->t1 - made_from(s, route, o->rank, m) <=
+  for (uint32_t r = s->cut->cells[route->dst_cell].first_out; r != OPIPE_NONE;
+       r = s->cut->routes[r].next_out) {
+    const opi_occurrence *next = &s->occurrences[occurrence(s, s->cut->routes[r].dst_cell, m)];
+    until = next->t1 > until ? next->t1 : until;
+  }
+  return until - made_from(s, route, o->rank, m) <=
          s->plan->rank_first[o->rank + 1] - s->plan->rank_first[o->rank];
 }
 

@@ -398,15 +398,23 @@ static void describe_reasons(opi_text *t, const char *word, const opi_whole_told
     opi_text_printf(t, "... and %u more\n", n - TOLD_MOST);
 }
 
+/* Whether members send parts of a tensor to another stage: not where all edges are direct. */
+static bool sends_parts(const opi_plan *plan) {
+  uint32_t i = 0;
+  while (i < plan->predicted.n_crossings && plan->predicted.crossings[i].whole_bytes == 0)
+    ++i;
+  return i < plan->predicted.n_crossings;
+}
+
 /* Tensor groups: collectives by stage, what is not divided, and what rows are gathered for. */
 static void describe_groups(opi_text *t, const opi_plan *plan) {
   const uint32_t width = opi_plan_width(&plan->decided);
   if (width == 1)
     return;
   opi_text_printf(t, "tensor groups of %u members%s", width,
-                  plan->decided.division.sequence    ? ", in rows"
-                  : plan->decided.division.scattered ? ", which send parts over links"
-                                                     : "");
+                  plan->decided.division.sequence ? ", in rows"
+                  : sends_parts(plan)             ? ", which send parts over links"
+                                                  : "");
   if (plan->predicted.groups == NULL) {
     opi_text_puts(t, "\n");
     return;

@@ -28,6 +28,8 @@ typedef struct opi_cut_builder {
   uint32_t *port_of_value;      /* [n_values] index in the graph's inputs, OPIPE_NONE */
   uint32_t *output_of_value;    /* [n_values] the first in the graph's outputs, OPIPE_NONE */
   uint32_t *home_cell;          /* [n_values] cell in its maker's stage, OPIPE_NONE */
+  uint32_t *relay;              /* [cells] of the same stage, which has received the tensor already,
+                                   OPIPE_NONE */
   uint32_t *here;               /* [n_values] use or cell in the current stage, OPIPE_NONE */
   uint32_t *local;              /* [n_values] index in the current program, OPIPE_NONE */
   uint32_t *wanted;             /* [n_values] number of the last program that reads it */

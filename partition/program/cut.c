@@ -222,6 +222,47 @@ static opipe_status find_cells(opi_cut_builder *b) {
   return OPIPE_OK;
 }
 
+/* ---- one message for all places of a stage ---- */
+
+static uint32_t places_of(const opi_cut_builder *b) {
+  return b->source->n_places > 1 ? b->source->n_places : 1;
+}
+
+/* Whether the tensor comes from another stage of the plan. */
+static bool comes_from_afar(const opi_cut_builder *b, const opi_cell *cell) {
+  if (cell->source != OPI_CELL_RECEIVED || cell->state != 0)
+    return false;
+  const uint32_t maker = b->source->stage[b->graph->values[cell->value].producer];
+  return maker / places_of(b) != cell->stage / places_of(b);
+}
+
+/* Finds for a tensor's places in a stage the one that its pass comes to first: it receives the
+ * tensor, in that pass, and the others have it from there. An odd place has no program, and
+ * receives what it reads alone. */
+static opipe_status find_relays(opi_cut_builder *b) {
+  opi_cut *c = b->cut;
+  const uint32_t n = c->n_cells, n_places = places_of(b);
+  uint32_t *first = opi_cut_table(b, b->graph->n_values);
+  b->relay = opi_cut_table(b, n);
+  if (first == NULL || b->relay == NULL)
+    return opi_fail_nomem(b->err, n * sizeof(uint32_t), "a cut");
+  for (uint32_t k = 0; k < 2 * n && n_places > 1; ++k) { /* activations, then gradients */
+    const uint32_t i = k < n ? k : 2 * n - 1 - k;
+    const uint32_t phase = k < n ? OPI_PHASE_F : OPI_PHASE_I;
+    const opi_cell *cell = &c->cells[i];
+    if (cell->phase != phase || !comes_from_afar(b, cell))
+      continue;
+    const uint32_t known = first[cell->value];
+    if (known != OPIPE_NONE && c->cells[known].stage / n_places == cell->stage / n_places) {
+      c->cells[known].readers |= 1u << phase;
+      b->relay[i] = known;
+    } else if ((cell->readers & 1u << phase) != 0 || cell->stage % n_places % 2 == 0) {
+      first[cell->value] = i;
+    }
+  }
+  return OPIPE_OK;
+}
+
 /* ---- routes ---- */
 
 /* Counts of routes from each (stage, phase) into the current stage. */
@@ -243,14 +284,25 @@ static opipe_status fail_direction(const opi_cut_builder *b, const opi_cell *dst
                   dst->phase == OPI_PHASE_F ? "backwards" : "forwards", src, reader, dst->stage);
 }
 
+/* The cell from which a received one has its tensor, and its stage. */
+static uint32_t source_of(const opi_cut_builder *b, uint32_t dst_cell, uint32_t *out_stage) {
+  const opi_cell *dst = &b->cut->cells[dst_cell];
+  if (b->relay[dst_cell] != OPIPE_NONE) {
+    *out_stage = b->cut->cells[b->relay[dst_cell]].stage;
+    return b->relay[dst_cell];
+  }
+  *out_stage = b->source->stage[b->graph->values[dst->value].producer];
+  return b->home_cell[dst->value];
+}
+
 static opipe_status add_route(opi_cut_builder *b, uint32_t dst_cell, route_counts *counts) {
   opi_cut *c = b->cut;
   opi_cell *dst = &c->cells[dst_cell];
-  const uint32_t src_stage = b->source->stage[b->graph->values[dst->value].producer];
+  uint32_t src_stage = 0;
+  const uint32_t src_cell = source_of(b, dst_cell, &src_stage);
   const bool forward = dst->phase == OPI_PHASE_F;
   const uint32_t at = src_stage * OPI_PHASES + dst->phase;
-  const uint32_t n_places = b->source->n_places > 1 ? b->source->n_places : 1;
-  const bool inside = src_stage / n_places == dst->stage / n_places;
+  const bool inside = src_stage / places_of(b) == dst->stage / places_of(b);
   if ((dst->phase == OPI_PHASE_W && !inside) || forward != (src_stage < dst->stage))
     return fail_direction(b, dst, src_stage);
   if (!opi_arena_grow(&c->arena, (void **)&c->routes, &b->room_routes, c->n_routes + 1,
@@ -265,7 +317,7 @@ static opipe_status add_route(opi_cut_builder *b, uint32_t dst_cell, route_count
   c->routes[c->n_routes++] = (opi_route){.value = dst->value,
                                          .src_stage = src_stage,
                                          .dst_stage = dst->stage,
-                                         .src_cell = b->home_cell[dst->value],
+                                         .src_cell = src_cell,
                                          .dst_cell = dst_cell,
                                          .phase = dst->phase,
                                          .index = counts->count[at]++,
@@ -283,14 +335,19 @@ void opi_cut_link_routes(opi_cut *cut) {
   }
 }
 
+/* Routes between places of a stage come first: they begin where others end, and lifetimes are
+ * followed in this order (lists/slots.c). */
 static opipe_status find_routes(opi_cut_builder *b) {
   opi_cut *c = b->cut;
   const size_t n = (size_t)c->n_stages * OPI_PHASES;
   route_counts counts = {opi_cut_table(b, n), opi_cut_table(b, n)};
   if (counts.count == NULL || counts.stage == NULL)
     return opi_fail_nomem(b->err, n * sizeof(uint32_t), "routes");
-  for (uint32_t i = 0; i < c->n_cells; ++i) {
-    if (c->cells[i].source == OPI_CELL_RECEIVED && c->cells[i].state == 0)
+  for (uint32_t k = 0; k < 2 * c->n_cells; ++k) {
+    const uint32_t i = k % c->n_cells;
+    const opi_cell *cell = &c->cells[i];
+    const bool afar = comes_from_afar(b, cell) && b->relay[i] == OPIPE_NONE;
+    if (cell->source == OPI_CELL_RECEIVED && cell->state == 0 && afar == (k >= c->n_cells))
       OPI_TRY(add_route(b, i, &counts));
   }
   opi_cut_link_routes(c);
@@ -368,6 +425,7 @@ static opipe_status build_all(opi_cut_builder *b) {
   OPI_TRY(sort_nodes(b));
   OPI_TRY(gather_uses(b));
   OPI_TRY(find_cells(b));
+  OPI_TRY(find_relays(b));
   OPI_TRY(find_routes(b));
   memset(b->here, 0xff, b->graph->n_values * sizeof *b->here);
   for (uint32_t s = 0; s < b->cut->n_stages; ++s)

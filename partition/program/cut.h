@@ -13,7 +13,8 @@
  * name.
  *
  * Any edge may be cut. A tensor goes from the stage that makes it straight to each stage that reads
- * it (one that skips stages has a route of its own). Graph inputs are loaded by every stage that
+ * it (one that skips stages has a route of its own); of the places of a stage (stretches.h) the
+ * first receives it, and the others have it from there. Graph inputs are loaded by every stage that
  * reads them.
  *
  * A stage may be cut into *pieces* (pieces.c), each a stage of its own here: some tokens and rows
@@ -49,7 +50,7 @@ typedef struct opi_cell {
   uint32_t port;        /* REQUEST: index in the graph's inputs */
   uint32_t route;       /* RECEIVED: the first of n_routes consecutive ones */
   uint32_t n_routes;    /* more than one: each brings some of its rows */
-  uint32_t first_out;   /* MADE: the first route out of it; OPIPE_NONE: none; opi_route.next_out */
+  uint32_t first_out;   /* the first route out of it; OPIPE_NONE: none; opi_route.next_out */
   uint32_t output;      /* index in the graph's outputs (the first), OPIPE_NONE: none */
   uint32_t state;       /* OPI_STATE_*, 0: none */
   uint32_t state_index; /* of the training's states */

@@ -24,6 +24,7 @@ CASES = [
     ("chimera", None, [*ADAMW, "--ranks", "2", "--microbatches", "2"]),
     ("2bw", "2", [*ADAMW, "--stages", "2", "--microbatches", "4"]),
     ("gpipe", "2", [*ADAMW, "--compute", "bf16", "--stages", "2", "--microbatches", "2"]),
+    ("1f1b", "2", [*ADAMW, "--clip", "0.05", "--tensor", "2", "--stages", "1", "--microbatches", "2"]),
 ]
 
 

@@ -27,7 +27,7 @@ typedef struct simulated_case {
 } simulated_case;
 
 /* The first SIMULATED_COVER have one of every kind. */
-enum { SIMULATED_CASES = 39, SIMULATED_COVER = 9 };
+enum { SIMULATED_CASES = 45, SIMULATED_COVER = 9 };
 extern const simulated_case simulated_cases[SIMULATED_CASES];
 
 /* By the plan's own clock, which knows nothing of sums over ranks, and played, in ns. */
