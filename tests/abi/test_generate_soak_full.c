@@ -265,6 +265,27 @@ static uint32_t count_threads(void) {
   return n;
 }
 
+static void *nothing(void *arg) {
+  return arg;
+}
+
+/* A sanitizer may begin a thread of its own with the process's first one; one that was joined may
+ * be listed a moment longer. */
+static void begin_one(void) {
+  const struct timespec moment = {0, 50000000};
+  pthread_t thread;
+  OPI_ASSERT_FATAL(pthread_create(&thread, NULL, nothing, NULL) == 0);
+  OPI_ASSERT_FATAL(pthread_join(thread, NULL) == 0);
+  (void)nanosleep(&moment, NULL);
+}
+
+static bool are_threads(uint32_t n_wanted) {
+  const struct timespec moment = {0, 1000000};
+  for (uint32_t i = 0; i < 1000 && count_threads() != n_wanted; ++i)
+    (void)nanosleep(&moment, NULL);
+  return count_threads() == n_wanted;
+}
+
 static opipe_generation_info settled(host_kit *k) {
   opipe_generation_info info = opipe_generation_info_init();
   do { /* passes of sequences that were let go of */
@@ -303,6 +324,7 @@ static void test_all_ends_where_it_began(void) {
   opi_test_memory memory = {0};
   host_kit k;
   opi_test_memory_init(&memory);
+  begin_one();
   const uint32_t n_threads_before = count_threads();
   open_session(&k, &memory.allocator);
   learn(&k);
@@ -317,7 +339,7 @@ static void test_all_ends_where_it_began(void) {
   OPI_ASSERT_INT(last.free_pages + last.kept_pages, last.n_pages);
   OPI_ASSERT_INT(first.free_pages + first.kept_pages, first.n_pages);
   OPI_ASSERT_INT(memory.live_bytes, n_bytes);
-  OPI_ASSERT_INT(count_threads(), n_threads);
+  OPI_ASSERT(are_threads(n_threads));
   for (uint32_t i = 0; i < THREADS; ++i) {
     OPI_ASSERT(workers[i].n_turns > 0 && workers[i].n_checked > 0);
     OPI_ASSERT_INT(workers[i].n_wrong, 0);
@@ -329,7 +351,7 @@ static void test_all_ends_where_it_began(void) {
                (unsigned long long)last.evicted, (unsigned long long)last.accepted,
                (unsigned long long)last.drafted);
   k.api->session_close(k.session);
-  OPI_ASSERT_INT(count_threads(), n_threads_before);
+  OPI_ASSERT(are_threads(n_threads_before));
   k.api->plan_destroy(k.plan);
   k.api->model_destroy(k.model);
   k.api->context_destroy(k.context);

@@ -24,7 +24,8 @@ import torch
 import transformers
 
 FAMILIES = ("bloom", "gemma2", "gpt2", "gptneox", "llama", "olmo2", "opt", "phi3", "qwen2", "qwen2_moe")
-FORMS = {"fp32": ("fp32", {}), "fp16": ("fp16", {}), "int4": ("int4", {"accuracy_level": "1"})}
+# ONNX Runtime computes half precision on a CPU only where no heads are repeated: it reuses those buffers for other shapes.
+FORMS = {"fp32": ("fp32", {}, {}), "fp16": ("fp16", {}, {"num_key_value_heads": 4}), "int4": ("int4", {"accuracy_level": "1"}, {})}
 ROOM, LENGTHS, PENALTIES = 256, (1, 7, 40), (1.0, 5.0)
 NUMBERS = {
     "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 3, "intermediate_size": 256,
@@ -104,9 +105,10 @@ def of_genai(form, folder, n):
     import decoders
     import onnxruntime_genai as og
 
+    precision, options, numbers = FORMS[form]
     with tempfile.TemporaryDirectory() as source:
-        decoders.checkpoint(source, "llama", NUMBERS, 5)
-        decoders.build(source, folder, *FORMS[form])
+        decoders.checkpoint(source, "llama", {**NUMBERS, **numbers}, 5)
+        decoders.build(source, folder, precision, options)
     config = og.Config(folder)
     model = og.Model(config)
     requests, answers, ahead = asked(NUMBERS["vocab_size"]), [], []
