@@ -17,7 +17,7 @@ static bool has_ways(const subject *s) {
 
 /* ---- an answer ---- */
 
-/* Of a host whose struct ends where ours does, or is newer. */
+/* For a host whose struct ends where ours does, or is newer. */
 typedef struct way_room {
   opipe_way way;
   unsigned char newer[24];

@@ -128,7 +128,7 @@ static void open_both(rig *r, const owner *o, opipe_buffer **out_memory, opipe_e
   OPI_ASSERT_OK_FATAL(r->t->event_open(r->device, &o->desk->event, out_event, &err), &err);
 }
 
-/* What was opened is what the other process has written, behind its event. */
+/* The bytes are those that the other process has written, behind its event. */
 static void use_both(rig *r, opipe_buffer *memory, opipe_event *event) {
   static unsigned char bytes[BYTES];
   const opipe_region all = {memory, 0, BYTES};
