@@ -83,6 +83,12 @@ static uint32_t describe(const opi_replay *p, uint32_t rank, char *text, size_t 
   return posted ? stream->src_rank : stream->dst_rank;
 }
 
+static int say_sum(const opi_list_meeting *meeting, const char *before, char *out, size_t room) {
+  return meeting->tensor == NULL
+             ? snprintf(out, room, "%s sum of stage %u", before, meeting->stage)
+             : snprintf(out, room, "%s sum of '%.40s'", before, meeting->tensor);
+}
+
 /* Writes the rank's next operations, from the one that it stands at: its list as far as the cycle
  * needs it. Returns the text's length. */
 static size_t list_queue(const opi_replay *p, uint32_t rank, char *out, size_t room) {
@@ -95,8 +101,7 @@ static size_t list_queue(const opi_replay *p, uint32_t rank, char *out, size_t r
     const opi_step *step = &l->steps[i];
     int more = 0;
     if (opi_step_is_sum(step) && step->route != OPIPE_NONE) {
-      more = snprintf(out + at, room - at, "%s sum of stage %u", n == 0 ? "" : ",",
-                      l->meetings[step->route].stage);
+      more = say_sum(&l->meetings[step->route], n == 0 ? "" : ",", out + at, room - at);
     } else if (opi_step_is_end(step)) {
       const opi_list_stream *s = &l->streams[l->messages[step->route].stream];
       const bool sends = step->kind == OPI_ACT_SEND;

@@ -175,8 +175,10 @@ bool opi_plan_is_direct(const opi_decision *plan);
 static inline uint32_t opi_plan_width(const opi_decision *plan) {
   return plan->width == 0 ? 1 : plan->width;
 }
-/* True if values of several ranks are added in an order of the transport's own: results are close
- * to the reference's, and need not have its bits. */
+/* True if values of several ranks may be added in an order of the transport's own: results are
+ * close to the reference's, and need not have its bits. Norms alone would keep them: of a norm's
+ * parts all but one are 0. But parameters that stages share are summed too, which a decision does
+ * not show, so all training on several ranks counts. */
 static inline bool opi_plan_is_unordered(const opi_decision *plan) {
   return (plan->link.flags & OPIPE_TRANSPORT_UNORDERED) != 0 && plan->n_ranks > 1 &&
          (opi_plan_width(plan) > 1 || opi_plan_mode(plan) == OPIPE_MODE_TRAIN);

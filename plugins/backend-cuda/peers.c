@@ -182,6 +182,15 @@ static opipe_status check_shared(const opipe_device *device, const opipe_shared 
                           what, shared->uuid, (int)*out_ordinal);
 }
 
+/* A handle may outlive what it names, and the driver has no word of its own for that. */
+static opipe_status opened(const opipe_device *device, CUresult result, const char *what,
+                           const opipe_shared *shared, opipe_error *err) {
+  char text[96];
+  (void)snprintf(text, sizeof text, "%s of process %llu's (has it freed it, or ended?)", what,
+                 (unsigned long long)shared->process);
+  return cuda_result(device->place, result, text, err);
+}
+
 static opipe_status open_memory(opipe_device *device, const opipe_shared *shared, uint64_t n_bytes,
                                 CUdeviceptr *out_address, opipe_error *err) {
   CUdevice ordinal = 0;
@@ -193,10 +202,9 @@ static opipe_status open_memory(opipe_device *device, const opipe_shared *shared
                       (unsigned long long)shared->n_bytes);
   }
   memcpy(&handle, shared->handle, sizeof handle);
-  return cuda_result(
-      device->place,
-      device->place->driver->ipc_memory_open(out_address, handle, CUDA_IPC_LAZY_PEERS),
-      "buffer_open", err);
+  const CUresult result =
+      device->place->driver->ipc_memory_open(out_address, handle, CUDA_IPC_LAZY_PEERS);
+  return opened(device, result, "buffer_open", shared, err);
 }
 
 opipe_status cuda_buffer_open(opipe_device *device, const opipe_shared *shared, uint64_t n_bytes,
@@ -264,8 +272,8 @@ opipe_status cuda_event_open(opipe_device *device, const opipe_shared *shared,
   if (status >= 0) {
     status = check_shared(device, shared, "event_open", &ordinal, err);
     if (status >= 0) {
-      status = cuda_result(device->place, device->place->driver->ipc_event_open(&native, handle),
-                           "event_open", err);
+      status = opened(device, device->place->driver->ipc_event_open(&native, handle), "event_open",
+                      shared, err);
     }
     cuda_leave(device);
   }

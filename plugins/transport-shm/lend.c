@@ -118,7 +118,7 @@ static bool all_returned(const opipe_world *world, const shm_theirs *here) {
   if (!here->answered)
     return false;
   for (const shm_peer *p = world->peers; p != NULL; p = p->next) {
-    if (!p->gone && !p->leaving && p->n_returned < p->n_takes)
+    if (!p->leaving && (p->gone ? !shm_peer_has_ended(p) : p->n_returned < p->n_takes))
       return false;
   }
   return true;

@@ -55,6 +55,11 @@ static opipe_status send_now(const shm_peer *peer, const shm_note *note, int fd,
   return machine_send(peer->fd, note, sizeof *note, &fd, fd >= 0 ? 1 : 0, err);
 }
 
+bool shm_peer_has_ended(const shm_peer *peer) {
+  struct pollfd one = {.fd = peer->process, .events = POLLIN};
+  return peer->process < 0 || poll(&one, 1, 0) != 0;
+}
+
 /* A peer that is gone hears nothing; the helper says so. */
 static void flush(opipe_world *world, shm_peer *peer) {
   while (peer->first != NULL) {

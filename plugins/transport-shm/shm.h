@@ -463,6 +463,9 @@ opipe_status shm_greet(opipe_world *world, shm_peer *peer, opipe_error *err);
 /* ---- peers.c; under the lock ---- */
 opipe_status shm_peers_open(opipe_world *world, const char *job, opipe_error *err);
 void shm_peers_close(opipe_world *world); /* not under it */
+/* Has the process ended? Its connection may end before its memory is gone. True if that cannot be
+ * asked. */
+bool shm_peer_has_ended(const shm_peer *peer);
 /* Queues a note; fd stays the caller's, -1: none. */
 opipe_status shm_send_note(opipe_world *world, shm_peer *peer, const shm_note *note, int fd,
                            opipe_error *err);

@@ -165,7 +165,8 @@ static const tables_rule tables_rules[] = {
 #endif
 #if OPIPE_ABI_MINOR >= 5
                                TABLES_RANGE(opipe_transport, memory_alloc, memory_free),
-                               TABLES_RANGE(opipe_transport, collective_open, collect_test)
+                               TABLES_RANGE(opipe_transport, collective_open, collect_test),
+                               TABLES_RANGE(opipe_transport, way, stream_way)
 #endif
                               }}};
 

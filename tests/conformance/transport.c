@@ -19,6 +19,7 @@
 #include "transport_processes.h"
 #include "transport_streams.h"
 #include "transport_sums.h"
+#include "transport_ways.h"
 
 static void check_info(subject *s) {
 #if OPIPE_ABI_MINOR >= 5
@@ -165,6 +166,7 @@ int main(int argc, char **argv) {
   check_rings(&s);
   check_batches(&s);
   check_stream_params(&s);
+  check_ways(&s);
   check_leaks(&s);
   check_doorbell(&s);
   check_notify(&s);

@@ -44,6 +44,7 @@ typedef struct rank {
   opipe_stream *in, *out;
   opipe_buffer *slots; /* DEPTH receive slots, then as many to send from */
   /* On a backend's device `slots` are the program's image of `far`. */
+  uint32_t number; /* of its device */
   opipe_device *far_device;
   opipe_queue *far_queue;
   opipe_event *far_event;
@@ -127,9 +128,17 @@ static opipe_status held_record(opipe_queue *queue, opipe_event *event, opipe_er
   return opipe_host_event_record(queue, event, err);
 }
 
+static opipe_status query_host(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
+                               opipe_error *err) {
+  (void)self, (void)index, (void)err;
+  io_info->flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
+  return OPIPE_OK;
+}
+
 static const opipe_backend *kit_backend(void) {
   static opipe_backend table;
   table = memory_only;
+  table.device_query = query_host;
   table.event_poll = held_poll;
   table.event_sync = held_sync;
   table.event_wait = held_wait;
@@ -248,8 +257,9 @@ static bool open_far(rank *r) {
   if (!conf_ok(b->device_count(s->on_self, &n, &r->err), &r->err, "device_count") ||
       !conf_check(n != 0, "the backend has no device"))
     return false;
+  r->number = r->index % n;
   const opipe_device_params device = {
-      (uint32_t)OPIPE_END(opipe_device_params, options), r->index % n, 0, 1, 0, NULL};
+      (uint32_t)OPIPE_END(opipe_device_params, options), r->number, 0, 1, 0, NULL};
   return conf_ok(b->device_open(s->on_self, &device, &r->far_device, &r->err), &r->err,
                  "device_open") &&
          conf_ok(b->queue_open(r->far_device, &r->far_queue, &r->err), &r->err, "queue_open") &&
@@ -295,15 +305,19 @@ static bool open_rank(ring *g, const subject *s, uint32_t i) {
   if (s->on != NULL && !open_far(r))
     return false;
   const bool far = s->on != NULL;
-  const opipe_endpoint_params endpoint = {(uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
-                                          i,
-                                          far ? s->on : kit_backend(),
-                                          far ? r->far_device : r->device,
-                                          far ? r->far_queue : r->queue,
-                                          s->on_self,
-                                          far ? s->on_id : "host-memory",
-                                          20,
-                                          0};
+  opipe_endpoint_params endpoint = {(uint32_t)OPIPE_END(opipe_endpoint_params, reserved),
+                                    i,
+                                    far ? s->on : kit_backend(),
+                                    far ? r->far_device : r->device,
+                                    far ? r->far_queue : r->queue,
+                                    s->on_self,
+                                    far ? s->on_id : "host-memory",
+                                    20,
+                                    0};
+#if OPIPE_ABI_MINOR >= 5
+  endpoint.struct_size = (uint32_t)OPIPE_END(opipe_endpoint_params, reserved2);
+  endpoint.device_index = r->number;
+#endif
   const opipe_status opened = s->t->endpoint_open(g->world, &endpoint, &r->endpoint, &r->err);
   if (!conf_made(opened, &r->endpoint, &r->err, "endpoint_open"))
     return false;

@@ -10,9 +10,9 @@
 /* ---- messages ---- */
 
 static opipe_status post(rank *r, uint64_t sequence) {
-  const opipe_region region = slot_of(r, sequence);
+  const opipe_region region = slot_of(r, sequence), to = placed(r, region);
   blank(&region);
-  UNTIL(r, r->s->t->recv(r->in, sequence, &region, NULL, &r->err));
+  UNTIL(r, r->s->t->recv(r->in, sequence, &to, NULL, &r->err));
   return OPIPE_OK;
 }
 
@@ -24,7 +24,11 @@ static opipe_status send_one(rank *r, uint64_t sequence) {
                                                                    its last message has gone */
   UNTIL(r, r->s->t->reserve(r->out, sequence, &r->err));
   fill(&region, r->index, sequence);
-  UNTIL(r, r->s->t->send(r->out, sequence, &region, NULL, NULL, &r->err));
+  const opipe_status moved = move_far(r, &region, true);
+  const opipe_region from = r->far == NULL ? region : placed(r, region);
+  if (moved < 0)
+    return moved;
+  UNTIL(r, r->s->t->send(r->out, sequence, &from, NULL, NULL, &r->err));
   return OPIPE_OK;
 }
 

@@ -14,6 +14,7 @@
 #include "transport_doors.h"
 #include "transport_messages.h"
 #include "transport_sums.h"
+#include "transport_ways.h"
 
 #if OPIPE_ABI_MINOR >= 5
 
@@ -99,11 +100,11 @@ static opipe_status send_nearly(const nearly *n) {
   rank *r = n->r;
   const opipe_transport *t = r->s->t;
   for (uint32_t i = 0; i < NEARLY; ++i) {
-    const opipe_region to = nearly_region(r, i, false);
+    const opipe_region to = placed(r, nearly_region(r, i, false));
     UNTIL(r, t->recv(n->in[i], 0, &to, NULL, &r->err));
   }
   for (uint32_t i = NEARLY; i > 0; --i) { /* they go the other way about */
-    const opipe_region from = nearly_region(r, i - 1, true);
+    const opipe_region from = placed(r, nearly_region(r, i - 1, true));
     UNTIL(r, t->reserve(n->out[i - 1], 0, &r->err));
     UNTIL(r, t->send(n->out[i - 1], 0, &from, NULL, NULL, &r->err));
   }
@@ -229,6 +230,11 @@ static void do_too_many(dealt *d) {
     d->s.t->stream_close(in[i]);
     d->s.t->stream_close(out[i]);
   }
+}
+
+static void do_ways(dealt *d) {
+  for (uint32_t i = 0; i < d->n_here; ++i)
+    check_ways_of_rank(&d->s, &d->g.ranks[d->here[i]]);
 }
 
 /* ---- sums, failure ---- */
@@ -360,13 +366,15 @@ static void do_kill(dealt *d) {
 typedef struct dealt_case {
   const char *name;
   void (*body)(dealt *d);
-  bool gives, sums, notifies, kills, collects, batches;
+  bool gives, sums, notifies, kills, collects, batches, ways;
 } dealt_case;
 
 static bool has_what_it_takes(const dealt_case *c, const subject *s) {
   return (!c->collects || collects(s)) && (!c->batches || in_batches(s)) &&
+         (!c->ways || has_ways(s)) &&
          (!c->sums || (s->info.flags & OPIPE_TRANSPORT_REDUCES) != 0) &&
-         (!c->gives || (OPIPE_HAS(s->t, opipe_transport, memory_free) && s->t->memory_alloc)) &&
+         (!c->gives || (s->on == NULL && OPIPE_HAS(s->t, opipe_transport, memory_free) &&
+                        s->t->memory_alloc != NULL)) &&
          (!c->notifies || (OPIPE_HAS(s->t, opipe_transport, notify) && s->t->notify));
 }
 
@@ -480,6 +488,7 @@ static void check_processes(const char *path, const char *options, uint32_t n,
       {"messages into the transport's memory", do_messages, true, false, false, false, false},
       {"messages between processes, by notify", do_notified, false, false, true, false, false},
       {"streams of one pair of processes", do_nearly, false, false, false, false, false},
+      {"ways of streams between processes", do_ways, .ways = true},
       {"a batch of too many operations", do_too_many, .batches = true},
       {"reductions over processes", do_sums, false, true, false, false, false},
       {"collects over processes", do_collects, .collects = true},

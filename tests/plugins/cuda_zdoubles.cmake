@@ -61,6 +61,20 @@ if(CMAKE_CXX_COMPILER AND TARGET opi_cuda_shim)
     endforeach()
   endforeach()
 endif()
+# Ranks of processes on GPUs of the doubles: memory of another process by its handle, and through pinned memory.
+function(opi_conformance_on_doubles name id peers)
+  add_test(NAME conformance/transport-${name} COMMAND conformance-transport --processes 2
+    --on cuda=${OPI_CUDA_DOUBLES}/plugins/opipe-backend-cuda.so ${OPI_PLUGIN_DIR}/opipe-transport-${id}.so ${ARGN})
+  set_tests_properties(conformance/transport-${name} PROPERTIES TIMEOUT 120 LABELS unit
+    ENVIRONMENT "${OPI_CUDA_ENVIRONMENT};OPIPE_CUDA_DOUBLE_DEVICES=2;OPIPE_CUDA_DOUBLE_PEERS=${peers}")
+endfunction()
+if(TARGET cuda-on-doubles)
+  opi_conformance_on_doubles(shm-shares shm 1)
+  opi_conformance_on_doubles(shm-stages shm 0)
+  if(OPI_HAVE_UCX)
+    opi_conformance_on_doubles(ucx-stages ucx 1 together=1)
+  endif()
+endif()
 # The vendor's headers, for what we declare ourselves: the toolkit's, then those of pip's packages (./dev deps cuda --libraries).
 file(GLOB cuda_headers ${PROJECT_SOURCE_DIR}/build/venv/*/lib/python3*/site-packages/nvidia/*/include)
 if(CUDAToolkit_FOUND)

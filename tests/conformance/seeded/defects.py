@@ -162,6 +162,17 @@ COLLECTS = {
     "collect-done-ignored": "events of collects: `done` is not recorded",
 }
 
+WAYS = {
+    "table-half-of-ways": "is NULL, but others that belong with it are not",
+    "way-unknown": "way 7 is none of the header's",
+    "way-unsteady": "bytes, and then way 2",
+    "way-takes-memory": "bytes of pinned memory, which it has no use for",
+    "way-without-reason": "for the reason ''",
+    "way-ignores-options": "an unknown option, by way, is accepted",
+    "way-beyond": "something is written beyond what is known",
+    "way-never-known": "nothing is known after endpoint_ready",
+}
+
 BACKEND = {
     "": "",
     "late-events": None,
@@ -257,6 +268,7 @@ PROCESSES = {
     "abort-without-reason": "the message has no 'the first reason'",
     "death-unheard": "a process that is killed: rank 0 waits for ever",
     "notify-never": "notify has not called",
+    "way-takes-memory": "bytes of pinned memory, which it has no use for",
     "memory-overlaps": "nobody receives in was written",
     "descriptor-left": "world_close leaves 1 descriptors",
     "mapping-left": "world_close leaves 1 pieces of shared memory",
@@ -279,6 +291,7 @@ CASES = (
     + cases("transport-emulated", TRANSPORT)
     + cases("transport-local", TRANSPORT)
     + cases("transport-local", COLLECTS)
+    + cases("transport-local", WAYS)
     + cases("transport-emulated", BATCHES, ("rule=grouped",))
     + cases("transport-shm", PROCESSES, ("--processes", "2"))
     + cases("transport-shm", {name: PROCESSES[name] for name in ("", "message-lost", "sum-bit", "abort-unheard", "death-unheard")}, ("--processes", "3"))

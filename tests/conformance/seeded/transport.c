@@ -478,6 +478,7 @@ static opipe_status group_test(opipe_group *group, uint64_t sequence, opipe_erro
 }
 
 #include "collects_body.h"
+#include "ways_body.h"
 
 /* ---- batches ---- */
 
@@ -569,6 +570,10 @@ void seeded_damage(void *table) {
       t->collective_open = NULL, t->collective_close = NULL, t->collect = NULL,
       t->collect_test = NULL;
     }
+  }
+  if (OPIPE_HAS(t, opipe_transport, stream_way) && t->stream_way != NULL) {
+    t->way = way;
+    t->stream_way = seeded("table-half-of-ways") ? NULL : stream_way;
   }
   if (seeded("groups-null"))
     t->group_open = NULL, t->group_close = NULL, t->all_reduce = NULL, t->group_test = NULL;
