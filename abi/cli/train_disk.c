@@ -127,7 +127,7 @@ void train_say_saved(const train_loop *l) {
   const train_result *r = l->out;
   const unsigned long long step =
       r->n_steps == 0 ? 0 : (unsigned long long)r->reports[r->n_steps - 1].step;
-  if (l->run->quiet || l->run->o->json)
+  if (l->run->quiet || l->run->o->out.json)
     return;
   if (t->save != NULL)
     (void)printf("saved: the checkpoint of step %llu in %s\n", step, t->save);
@@ -135,6 +135,6 @@ void train_say_saved(const train_loop *l) {
     (void)printf("saved: the model of step %llu as %s\n", step, t->save_model);
   if (t->save_gradients != NULL)
     (void)printf("saved: the gradients of step %llu as %s\n", step, t->save_gradients);
-  if (l->run->o->trace != NULL && !cli_is_stream(l->run->o->trace))
-    (void)printf("saved: the trace of step %llu as %s\n", step, l->run->o->trace);
+  if (l->run->o->out.trace != NULL && !cli_is_stream(l->run->o->out.trace))
+    (void)printf("saved: the trace of step %llu as %s\n", step, l->run->o->out.trace);
 }

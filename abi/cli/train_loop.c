@@ -34,7 +34,7 @@ static int open_places(train_loop *l) {
   bool ok = l->order != NULL && l->rows != NULL;
   /* When every value is checked, one at a time, so that the first step that fails has the reason.
    */
-  l->n_places = l->run->o->check_finite || l->run->noise != NULL ? 1 : TRAIN_IN_FLIGHT;
+  l->n_places = l->run->o->run.check_finite || l->run->noise != NULL ? 1 : TRAIN_IN_FLIGHT;
   for (uint32_t p = 0; ok && p < l->n_places; ++p) {
     train_place *place = &l->places[p];
     place->tensors = calloc(data->n, sizeof(*place->tensors));
@@ -83,7 +83,7 @@ static void show_speed(train_loop *l, const opipe_train_report *r) {
 }
 
 static void print_step(const train_loop *l, const opipe_train_report *r, double seconds) {
-  if (l->run->quiet || l->run->o->json)
+  if (l->run->quiet || l->run->o->out.json)
     return;
   cli_progress_end();
   (void)printf("step %-6llu loss %-12.8g norm %-10.5g lr %-10.4g %8.*f ms%s\n",
@@ -100,7 +100,7 @@ static int failed(train_loop *l, const train_place *place, opipe_status status,
                   const opipe_error *err) {
   const cli_session *s = l->run->s;
   const int reported = cli_report("train", err);
-  if (!l->run->o->check_finite)
+  if (!l->run->o->run.check_finite)
     return reported;
   /* In a team one session has failed by its data, the others by that failure. */
   const bool by_data = cli_team_any(s, status == OPIPE_E_INVALID);
@@ -289,7 +289,7 @@ static int end_by_signal(const train_loop *l, int number) {
 static void print_speed(const train_loop *l, double took) {
   const uint64_t n = l->out->n_steps;
   const double samples = (double)(n * l->run->batch) / fmax(took, CLOCK_STEP);
-  if (l->run->quiet || l->run->o->json || n == 0)
+  if (l->run->quiet || l->run->o->out.json || n == 0)
     return;
   const double tokens = samples * (double)l->tokens;
   (void)printf("%llu step%s in %.3f s: %.*f samples per second", (unsigned long long)n,
