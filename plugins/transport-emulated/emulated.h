@@ -29,6 +29,8 @@ typedef struct fault {
 typedef struct options {
   uint32_t rule; /* OPIPE_RULE_* */
   uint64_t latency_ns;
+  uint64_t jitter_ns; /* the most that chance adds; 0: nothing */
+  uint64_t seed;
   double bytes_per_ns; /* 0: no limit */
   uint64_t setup_ns;   /* an endpoint can be used so long after it is opened; 0: at once */
   bool scattered;      /* the link is one for parts (OPIPE_TRANSPORT_SCATTERED) */
@@ -206,6 +208,9 @@ opipe_status emutrans_meet(opipe_world *world, wire *wire, cell *c, uint64_t seq
                            opipe_error *err);
 /* The endpoint is to look again at that time; lock held. */
 void emutrans_look_at(opipe_endpoint *endpoint, uint64_t ns);
+/* The time that chance adds to number `sequence` between two ranks, or in their group: 0 to
+ * jitter_ns. */
+uint64_t emutrans_chance(const options *o, uint32_t a, uint32_t b, uint64_t sequence);
 /* Copies message `sequence` if its time has come; lock held. */
 opipe_status emutrans_move(opipe_stream *stream, cell *c, uint64_t sequence, opipe_error *err);
 

@@ -151,7 +151,7 @@ static uint64_t ring_messages(const opipe_group *group, double *out_bytes) {
 
 /* The ranks of a group pass on the bytes of one round after the other: when they have these, and
  * they have arrived. */
-static uint64_t end_of_round(const opipe_group *group) {
+static uint64_t end_of_round(const opipe_group *group, uint64_t sequence) {
   const reduction *r = group->reduction;
   const opipe_world *world = group->endpoint->world;
   double bytes = 0;
@@ -169,7 +169,9 @@ static uint64_t end_of_round(const opipe_group *group) {
     if (world->endpoints[r->base.ranks[i]] != NULL)
       world->endpoints[r->base.ranks[i]]->sums_free_ns = at;
   }
-  return at + n_messages * world->options.latency_ns;
+  const uint32_t *ranks = r->base.ranks;
+  return at + n_messages * world->options.latency_ns +
+         emutrans_chance(&world->options, ranks[0], ranks[r->base.n - 1], sequence);
 }
 
 /* ---- rounds; lock held ---- */
@@ -259,7 +261,7 @@ static opipe_status begin_round(const opipe_group *group, uint64_t sequence, opi
   if (status != OPIPE_OK)
     return status;
   r->n_begun = sequence + 1;
-  r->at_ns = end_of_round(group);
+  r->at_ns = end_of_round(group, sequence);
   for (uint32_t i = 0; i < r->base.n; ++i) {
     opipe_endpoint *e = world->endpoints[r->base.ranks[i]];
     if (e != NULL)

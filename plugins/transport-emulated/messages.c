@@ -49,13 +49,28 @@ static uint64_t both_at(const cell *c) {
   return c->from_ns[0] == 0 || c->from_ns[1] == 0 ? emutrans_now() : at;
 }
 
+uint64_t emutrans_chance(const options *o, uint32_t a, uint32_t b, uint64_t sequence) {
+  if (o->jitter_ns == 0)
+    return 0;
+  const uint64_t words[] = {o->seed, a, b, sequence};
+  uint64_t x = 0;
+  for (uint32_t i = 0; i < sizeof words / sizeof words[0]; ++i) { /* splitmix64 of each */
+    x += words[i] + UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    x ^= x >> 31;
+  }
+  return x % (o->jitter_ns + 1);
+}
+
 /* Clock at which a message arrives. */
 static uint64_t arrival(opipe_world *world, wire *w, const cell *c, uint64_t sequence) {
   const options *o = &world->options;
   const uint64_t n_bytes = c->n_bytes, from = both_at(c);
   const uint64_t start = w->free_ns > from ? w->free_ns : from;
   w->free_ns = start + (o->bytes_per_ns > 0 ? (uint64_t)((double)n_bytes / o->bytes_per_ns) : 0);
-  uint64_t at = w->free_ns + o->latency_ns;
+  const opipe_stream_params *p = &w->base.params;
+  uint64_t at = w->free_ns + o->latency_ns + emutrans_chance(o, p->src_rank, p->dst_rank, sequence);
   for (uint32_t i = 0; i < o->n_faults; ++i) {
     const fault *f = &o->faults[i];
     if (f->src != w->base.params.src_rank || f->dst != w->base.params.dst_rank ||

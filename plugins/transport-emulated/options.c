@@ -3,12 +3,12 @@
  *   rule=tag|stream|edge|pair|blocking|grouped   which messages may overtake which (rules.c)
  *   latency_us=N          every message
  *   bandwidth=N           bytes per second of a stream; 0: no limit
- *   setup_us=N            endpoint_ready answers PENDING so long after each opening, and messages
- *                         before its OK are refused
- *   scattered=0|1         whether members of tensor groups should send parts over the link
- *   stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS milliseconds later (may be
- *                         given several times)
- *   lose=SRC:DST:SEQ      it never comes
+ *   jitter_us=N           every message and every round of a group comes later by a random time of
+ * at most N, drawn from the seed, its ranks and its number seed=N                of these times;
+ * default 0 setup_us=N            endpoint_ready answers PENDING so long after each opening, and
+ * messages before its OK are refused scattered=0|1         whether members of tensor groups should
+ * send parts over the link stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS
+ * milliseconds later (may be given several times) lose=SRC:DST:SEQ      it never comes
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -56,6 +56,17 @@ static opipe_status read_fault(const char *key, const char *value, options *out,
   return OPIPE_OK;
 }
 
+/* The time that the option sets; NULL: none. */
+static uint64_t *time_of(options *o, const char *key) {
+  uint64_t *const times[] = {&o->latency_ns, &o->jitter_ns, &o->setup_ns};
+  static const char *const keys[] = {"latency_us", "jitter_us", "setup_us"};
+  for (uint32_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+    if (strcmp(key, keys[i]) == 0)
+      return times[i];
+  }
+  return NULL;
+}
+
 static opipe_status read_option(const char *key, const char *value, options *out,
                                 opipe_error *err) {
   double number = 0;
@@ -82,23 +93,28 @@ static opipe_status read_option(const char *key, const char *value, options *out
                : opipe_fail(err, OPIPE_E_INVALID,
                             "transport 'emulated': scattered=%s: expected 0 or 1", value);
   }
-  const bool latency = strcmp(key, "latency_us") == 0, setup = strcmp(key, "setup_us") == 0;
-  const bool time = latency || setup;
-  if (!time && strcmp(key, "bandwidth") != 0) {
+  if (strcmp(key, "seed") == 0) {
+    return read_list(value, &out->seed, 1)
+               ? OPIPE_OK
+               : opipe_fail(err, OPIPE_E_INVALID,
+                            "transport 'emulated': seed=%s: expected a whole number", value);
+  }
+  uint64_t *const time = time_of(out, key);
+  if (time == NULL && strcmp(key, "bandwidth") != 0) {
     return opipe_fail(err, OPIPE_E_NOTFOUND,
                       "transport 'emulated' has no option '%s' (rule, latency_us, bandwidth, "
-                      "setup_us, scattered, stall, lose)",
+                      "jitter_us, seed, setup_us, scattered, stall, lose)",
                       key);
   }
-  if (!read_number(value, time ? 1e9 : 1e15, &number) || (!time && number != 0 && number < 1)) {
+  const bool is_time = time != NULL;
+  if (!read_number(value, is_time ? 1e9 : 1e15, &number) ||
+      (!is_time && number != 0 && number < 1)) {
     return opipe_fail(err, OPIPE_E_INVALID,
                       "transport 'emulated': %s=%s is not a number in range (%s)", key, value,
-                      time ? "0 to 1e9" : "0, or 1 to 1e15");
+                      is_time ? "0 to 1e9" : "0, or 1 to 1e15");
   }
-  if (latency)
-    out->latency_ns = (uint64_t)(number * 1e3);
-  else if (setup)
-    out->setup_ns = (uint64_t)(number * 1e3);
+  if (is_time)
+    *time = (uint64_t)(number * 1e3);
   else
     out->bytes_per_ns = number * 1e-9;
   return OPIPE_OK;

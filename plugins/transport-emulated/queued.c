@@ -14,7 +14,7 @@
 #include "emulated.h"
 
 static bool is_timeless(const options *o) {
-  return o->latency_ns == 0 && o->bytes_per_ns <= 0 && o->n_faults == 0;
+  return o->latency_ns == 0 && o->jitter_ns == 0 && o->bytes_per_ns <= 0 && o->n_faults == 0;
 }
 
 /* ---- open and close ---- */

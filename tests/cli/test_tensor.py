@@ -25,9 +25,11 @@ EQUAL = [
     ("llama_8block", ["--tensor", "2,scattered=1", "--stages", "2", "--microbatches", "2", "--transport", "emulated"]),
     ("gpt_8block", ["--tensor", "3,scattered=1", "--stages", "2", "--microbatches", "2", "--device", "emulated:16,async=1,time_us=100"]),
     ("llama_8block", ["--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "2"]),
-    ("encoder", ["--tensor", "2,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "2", "--transport", "emulated"]),
+    ("encoder", ["--tensor", "2,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "2",
+                 "--transport", "emulated:rule=edge,jitter_us=300"]),
     ("llama_8block", ["--tensor", "3", "--stages", "2", "--microbatches", "2", "--schedule", "terapipe:slices=3"]),
-    ("gpt_8block", ["--tensor", "2,sequence=1", "--stages", "2", "--schedule", "terapipe:slices=2", "--transport", "emulated:rule=grouped"]),
+    ("gpt_8block", ["--tensor", "2,sequence=1", "--stages", "2", "--schedule", "terapipe:slices=2",
+     "--transport", "emulated:rule=grouped,jitter_us=300"]),
     ("gpt_8block", ["--auto", "--tensor", "2", "--device", "cpu", "--device", "cpu"]),
 ]
 TRAIN = ["train", MODEL, "--data", "text:" + os.path.join(SOURCE, "README.md"), "--bind", "seq=8", "--loss",
@@ -43,7 +45,7 @@ TRAINED = [
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--replicas", "2", "--microbatches", "6", "--shard", "optimizer"],
     [*SGD, "--tensor", "2,sequence=1", "--ranks", "4", "--microbatches", "2", "--schedule", "zbv", "--device", "emulated:3,async=1,time_us=20"],
     [*ADAMW, "--tensor", "2,scattered=1", "--ranks", "4", "--microbatches", "2", "--schedule", "chimera:concat=halving", "--recompute", "stage",
-     "--transport", "emulated:rule=grouped"],
+     "--transport", "emulated:rule=grouped,jitter_us=300,seed=7"],
     [*SGD, "--tensor", "2,scattered=1", "--ranks", "4", "--microbatches", "4", "--schedule", "interleaved:chunks=2", "--transport", "shm"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "4", "--schedule", "terapipe:slices=3", "--shard", "optimizer"],
 ]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=1800 label=full
 """run and train --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, token slices and
-halves, every rule of delivery, on a device that works later, and every family of exports."""
+halves, every rule of delivery with random delays, on a device that works later, and every family of exports."""
 import glob
 import os
 import re
@@ -18,7 +18,9 @@ SCHEDULES = ("gpipe", "1f1b", "sequential", "interleaved:chunks=2", "looped-bfs:
              "terapipe:slices=3")
 STRICT = ["--plugin", os.path.join(PLUGINS, "opipe-transport-strict.so"), "--transport"]
 TRANSPORTS = [["--transport", "local"], ["--transport", "shm"], [*STRICT, "strict:rule=tag"], [*STRICT, "strict:rule=stream"],
-              *(["--transport", f"emulated:rule={rule}"] for rule in ("tag", "stream", "edge", "pair", "blocking", "grouped"))]
+              ["--transport", "emulated:rule=grouped"],
+              *(["--transport", f"emulated:rule={rule},jitter_us=300,seed={i}"]
+                for i, rule in enumerate(("tag", "stream", "edge", "pair", "blocking", "grouped")))]
 TRAINED = ("gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto", "zb-interleaved:chunks=2",
            "zbv", "v-half", "v-min", "dualpipev", "terapipe:slices=2", "seq1f1b:slices=3", "chimera:concat=halving")
 LATER = ["--device", "emulated:3,async=1,time_us=100"]

@@ -4,6 +4,7 @@
 """The package onnxpipe with numpy and cffi alone: models, plans, requests, streams, states, training, checkpoints."""
 import asyncio
 import concurrent.futures
+import dataclasses
 import gc
 import os
 import sys
@@ -281,6 +282,32 @@ def test_training():
             return await own.submit(batches(1)[0])
 
         assert asyncio.run(awaited()).step == 12
+
+
+def test_tensor_groups():
+    """Two sessions at a time, whose sums and messages come late by chance: the bits of one with neither."""
+    how = {"tensor": 2, "microbatches": 2, "dims": {"batch": 2, "seq": 8}}
+    with session(2, **how) as own:
+        want = own.run(IDS)["logits"]
+    assert np.allclose(want, whole(), atol=1e-4)
+    late = "emulated:rule={},jitter_us=300,seed={}"
+    for scattered, rules in ((False, ("edge", "grouped")), (True, ("pair", "blocking"))):
+        first = session(2, scattered=scattered, transport=late.format(rules[0], 1), **how)
+        second = session(2, scattered=scattered, transport=late.format(rules[1], 2), **how)
+        with first, second:
+            kit.threads(2, lambda i: [_same(own.submit(IDS).result(20)["logits"], want) for own in (first, second) for _ in range(3)])
+    steps = {}
+    for shard in (False, True):
+        training = dataclasses.replace(TRAINING, shard=shard)
+        with op.Trainer(op.Model(kit.DEMO), training=training, dims={"batch": 4, "seq": 8}, microbatches=2, stages=2, tensor=2,
+                        replicas=2, sequence=True) as own:  # fmt: skip
+            batch = {name: rows[:4, :8] for name, rows in batches(1)[0].items()}
+            steps[shard] = [step.loss for step in own.steps([batch] * 3)]
+    assert steps[True] == steps[False] and steps[True][2] < steps[True][0]
+
+
+def _same(got, want):
+    assert np.array_equal(got, want)
 
 
 def test_double_buffered():

@@ -52,9 +52,10 @@ static void check_stream(const toy_plan *plan, const char *options) {
 
 static void test_copying_transport_gives_the_plain_result(void) {
   static const uint32_t there_and_back[4] = {0, 1, 1, 0};
-  static const char *const options[4] = {NULL, "rule=stream", "rule=tag,latency_us=300",
-                                         "rule=stream,bandwidth=1000000,latency_us=50"};
-  for (uint32_t o = 0; o < 4; ++o) {
+  static const char *const options[] = {NULL, "rule=stream", "rule=tag,latency_us=300",
+                                        "rule=stream,bandwidth=1000000,latency_us=50",
+                                        "rule=stream,jitter_us=300,seed=3"};
+  for (size_t o = 0; o < OPI_COUNT(options); ++o) {
     for (uint32_t depth = 1; depth <= 2; ++depth) {
       for (uint32_t in_flight = 0; in_flight <= 1; ++in_flight) {
         toy_plan plan = three_ranks;
@@ -128,6 +129,8 @@ static void test_wrong_options_are_refused(void) {
   } wrong[] = {{"rule=any", "rule=any", OPIPE_E_INVALID},
                {"speed=3", "'speed'", OPIPE_E_NOTFOUND},
                {"latency_us=-1", "latency_us=-1", OPIPE_E_INVALID},
+               {"jitter_us=-1", "jitter_us=-1", OPIPE_E_INVALID},
+               {"seed=-1", "seed=-1", OPIPE_E_INVALID},
                {"lose=1:2", "SRC:DST:SEQ", OPIPE_E_INVALID},
                {"stall=0:1:2", "SRC:DST:SEQ:MS", OPIPE_E_INVALID},
                {"bandwidth=fast", "bandwidth=fast", OPIPE_E_INVALID}};

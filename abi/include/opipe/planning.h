@@ -137,8 +137,8 @@ typedef struct opipe_plan_params {
   /* Training: stashes that wait in the host's memory between forwards and backwards. NULL or
    * "none": none; a glob: the tensors whose names match; "auto": as few as the caps of the devices
    * demand, or, with recomputation, all in its place if that is faster by the plan's clock.
-   * UNSUPPORTED for devices that compute in the host's memory, with tensor groups, token slices and
-   * backwards in halves. */
+   * Tensors that a tensor group makes together stay. UNSUPPORTED for devices that compute in the
+   * host's memory or wait for every copy, and with backwards in halves. */
   const char *offload;
   uint64_t offload_bytes; /* most host memory that a rank may use for it; 0: no limit */
   /* Makes a plan for generation (decoders); UNSUPPORTED with training, states, micro-batches, token

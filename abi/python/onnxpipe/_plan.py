@@ -63,6 +63,7 @@ class Training:
     recompute:  "none", "stage", "block" or "attention"
     compute:    "fp32", "bf16" or "fp16" (with a dynamic loss scale): type of activations and products; parameters stay float32
     seed:       seed of dropout
+    shard:      ranks that hold the same parameter share out its optimizer state and update; bits do not change
     """
 
     loss: str = "output"
@@ -88,6 +89,7 @@ class Training:
     recompute: str = "none"
     compute: str = "fp32"
     seed: int = 0
+    shard: bool = False
 
     def options(self, library: Library, names: _tensors.Names, keep: List[Any]) -> Any:
         """The opipe_train_options; `keep` gets the objects that they point to."""
@@ -111,9 +113,9 @@ class Training:
             recompute=choice(self.recompute, RECOMPUTE, "Training.recompute"), compute=getattr(library.dl, COMPUTE[self.compute]),
             optimizer=choice(self.optimizer, OPTIMIZERS, "Training.optimizer"), seed=self.seed, lr=self.lr, momentum=self.momentum,
             beta1=self.betas[0], beta2=self.betas[1], epsilon=self.epsilon, decay=decay, clip_norm=self.clip_norm,
-            flags=1 if self.nesterov else 0, lr_schedule=choice(self.lr_schedule, LR_SCHEDULES, "Training.lr_schedule"),
-            warmup_steps=self.warmup_steps, total_steps=self.total_steps, no_decay=no_decay, n_no_decay=len(no_decay),
-            loss_scaling=int(self.compute == "fp16"),
+            flags=(1 if self.nesterov else 0) | (4 if self.shard else 0),
+            lr_schedule=choice(self.lr_schedule, LR_SCHEDULES, "Training.lr_schedule"), warmup_steps=self.warmup_steps,
+            total_steps=self.total_steps, no_decay=no_decay, n_no_decay=len(no_decay), loss_scaling=int(self.compute == "fp16"),
         )  # fmt: skip
 
 
@@ -186,23 +188,24 @@ class RankMemory:
 class Plan(Handle):
     """How a model runs as a pipeline. A notebook shows it as a page with the order on each rank, the bytes and the cut.
 
-    model:     a bound model, or a loaded one, which is then bound to `dims`
+    model:        a bound model, or a loaded one, which is then bound to `dims`
     dims:         {"batch": 8, "seq": 128}; other dimensions get the library's numbers
     stages:       0: as many as there are devices, or 1; ranks: 0: as the schedule needs
-    devices:   a Device, or a backend's id, for each rank; the last one repeats
+    devices:      a Device, or a backend's id, for each rank; the last one repeats
     microbatches: parts of a request or mini-batch along its batch; replicas: copies of the whole pipeline
     tensor:       ranks among which products, tables and heads of every stage are divided; 0: 1
     sequence:     with tensor: work between these is divided by rows (samples x tokens)
+    scattered:    with tensor: members send parts of what goes to another stage, whatever the link
     offload:      stashes that wait in the host's memory: a glob of names, "auto", None; offload_memory: most of it
     schedule:     "gpipe", "name:key=value,..."; cut: tensors by boundary, "t1;t2"; transport: "id:key=value,..."
     memory:       cap of every device that has none of its own, in bytes or as "300MiB"
-    measured:  costs of nodes are measured on this machine, not computed from rates
+    measured:     costs of nodes are measured on this machine, not computed from rates
     improve:      search for an order faster than the schedule's own
-    training:  loss, optimizer and parameters of a Trainer; None: a plan for inference
-    states:    pairs that streams keep
-    streams:   number of streams whose memory is counted
-    generation: a decoder's sequences, which Session.generate starts; the model's dimensions need no numbers
-    cluster:   text of a cluster, whose devices need not be present
+    training:     loss, optimizer and parameters of a Trainer; None: a plan for inference
+    states:       pairs that streams keep
+    streams:      number of streams whose memory is counted
+    generation:   a decoder's sequences, which Session.generate starts; the model's dimensions need no numbers
+    cluster:      text of a cluster, whose devices need not be present
     """
 
     _what = "plan"
@@ -221,6 +224,7 @@ class Plan(Handle):
         stage_replicas: Sequence[int] = (),
         tensor: int = 0,
         sequence: bool = False,
+        scattered: bool = False,
         offload: Optional[str] = None,
         offload_memory: Union[int, str, None] = None,
         schedule: Optional[str] = None,
@@ -262,10 +266,12 @@ class Plan(Handle):
             "opipe_plan_params", n_stages=stages, devices=rows, n_devices=len(chosen), n_microbatches=microbatches, replicas=replicas,
             schedule=_text(names, schedule, ffi), cut=_text(names, cut, ffi), batch_dim=_text(names, batch_dim, ffi),
             memory_bytes=bytes_of(memory, "memory"), depth=depth, cost=int(measured),
-            flags=(1 if ignore_annotations else 0) | (2 if improve else 0) | (4 if sequence else 0), n_ranks=ranks, transport=_text(names, transport, ffi),
+            flags=(1 if ignore_annotations else 0) | (2 if improve else 0) | (4 if sequence else 0) | (8 if scattered else 0),
+            n_ranks=ranks, transport=_text(names, transport, ffi),
             train=ffi.NULL if training is None else training.options(library, names, keep),
             stage_replicas=copies, n_stage_replicas=len(copies), states=pairs, n_states=len(pairs), n_streams=streams,
-            generation=ffi.NULL if generation is None else generation.params(library, names), tensor=tensor, offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),
+            generation=ffi.NULL if generation is None else generation.params(library, names), tensor=tensor,
+            offload=_text(names, offload, ffi), offload_bytes=bytes_of(offload_memory, "offload_memory"),
         )  # fmt: skip
         if text is not None:
             keep.append(ffi.from_buffer("char[]", text))
