@@ -104,6 +104,7 @@ struct opipe_device {
   pid_t owner;
   opipe_meter meter;
   uint64_t memory_bytes; /* of the GPU */
+  uint64_t kept_bytes;   /* atomic: freed, and left to the driver (cuda_may_give) */
   CUstream control;
   cublasLtHandle_t products;
   cuda_words *words;

@@ -353,6 +353,19 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
   return OPIPE_OK;
 }
 
+/* The context works: work of a queue that was given up was under way when memory was freed. */
+static void tell_kept(const opipe_device *device) {
+  const uint64_t n_bytes = __atomic_load_n(&device->kept_bytes, __ATOMIC_RELAXED);
+  char text[200];
+  if (n_bytes == 0 || device->host->log == NULL)
+    return;
+  (void)snprintf(text, sizeof text,
+                 "cuda:%u: %llu bytes of its memory stay the driver's until the process ends: work "
+                 "of a queue that was given up may have touched them",
+                 device->place->index, (unsigned long long)n_bytes);
+  device->host->log(device->host->ctx, OPIPE_LOG_WARN, NULL, 0, text);
+}
+
 void cuda_device_close(opipe_device *device) {
   if (device == NULL)
     return;
@@ -368,8 +381,10 @@ void cuda_device_close(opipe_device *device) {
     (void)place->libraries->products.destroy(device->products);
   if (entered && device->control != NULL)
     (void)place->driver->stream_destroy(device->control);
-  if (entered)
+  if (entered) {
     cuda_leave(device);
+    tell_kept(device);
+  }
   if (place != NULL && cuda_check_owner(device->owner, "device_close", NULL) >= 0)
     cuda_place_give(place, give);
   if (cuda_check_owner(device->owner, "device_close", NULL) >= 0)

@@ -25,6 +25,8 @@ void cuda_memory_give(opipe_device *device, uint32_t kind, CUdeviceptr address, 
     return;
   if (cuda_may_give(device))
     (void)device->place->driver->memory_free(address);
+  else
+    (void)__atomic_add_fetch(&device->kept_bytes, n_bytes, __ATOMIC_RELAXED);
   opipe_meter_give(&device->meter, kind, n_bytes);
 }
 

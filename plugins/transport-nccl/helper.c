@@ -41,8 +41,9 @@ static void abort_all(opipe_endpoint *e) {
   for (nccl_comm *comm = e->comms; comm != NULL; comm = comm->next)
     comm->comm = NULL;
   e->launching = NULL;
-  ++e->n_launches; /* the last launch may have no mark: this one is behind it */
-  (void)nccl_mark(e, NULL);
+  ++e->n_launches;  /* the last launch may have no mark: this one is behind it */
+  if (!e->given_up) /* else the device may be closed by now */
+    (void)nccl_mark(e, NULL);
   e->helper.aborted = true;
 }
 

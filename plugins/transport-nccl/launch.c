@@ -128,7 +128,7 @@ opipe_status nccl_done(opipe_endpoint *e, uint64_t number, opipe_error *err) {
 
 opipe_status nccl_settle(opipe_endpoint *e, uint64_t number) {
   ncclResult_t state = NCCL_FINE;
-  if (e->helper.aborts && !e->helper.aborted)
+  if (e->given_up || (e->helper.aborts && !e->helper.aborted))
     return OPIPE_PENDING;
   if (e->launching != NULL) {
     const ncclResult_t asked = e->world->library->nccl.async_error(e->launching->comm, &state);
@@ -156,6 +156,13 @@ static opipe_status wait_for(opipe_endpoint *e, uint64_t number, uint64_t until_
   }
 }
 
+void nccl_give_up(opipe_endpoint *e) {
+  (void)pthread_mutex_lock(&e->lock);
+  e->given_up = true;
+  (void)e->backend->queue_abort(e->lane, NULL);
+  (void)pthread_mutex_unlock(&e->lock);
+}
+
 void nccl_leave(opipe_endpoint *e, uint64_t number) {
   opipe_error why = OPIPE_ERROR_INIT;
   if (number == 0 || e->given_up)
@@ -170,7 +177,8 @@ void nccl_leave(opipe_endpoint *e, uint64_t number) {
     nccl_end(e->world, e->rank, &why, true);
   }
   status = wait_for(e, number, machine_now_ns() + NCCL_CLOSE_NS);
-  e->given_up = status == OPIPE_PENDING;
+  if (status == OPIPE_PENDING)
+    nccl_give_up(e);
 }
 
 opipe_status nccl_go_on(opipe_endpoint *e, opipe_error *err) {

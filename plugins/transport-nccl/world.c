@@ -124,8 +124,8 @@ static opipe_status check_params(const opipe_world_params *params, opipe_error *
 }
 
 static void world_close(opipe_world *world) {
-  if (world == NULL || nccl_is_child(world))
-    return;
+  if (world == NULL || nccl_is_child(world) || atomic_load(&world->endpoint) != NULL)
+    return; /* an endpoint stayed, and needs the world */
   (void)pthread_mutex_destroy(&world->lock);
   nccl_delete(world->host, world, sizeof *world);
 }
@@ -278,8 +278,10 @@ static void endpoint_close(opipe_endpoint *e) {
     clean =
         !e->given_up && !e->helper.aborts && nccl_comms_finish(e, machine_now_ns() + NCCL_CLOSE_NS);
     (void)pthread_mutex_unlock(&e->lock);
-    if (!nccl_helper_stop(e, machine_now_ns() + NCCL_CLOSE_NS))
-      return; /* the helper needs the endpoint: it stays until the process ends */
+    if (!nccl_helper_stop(e, machine_now_ns() + NCCL_CLOSE_NS)) {
+      nccl_give_up(e); /* the helper needs the endpoint: both stay until the process ends */
+      return;
+    }
     clean = clean || nccl_settle(e, e->n_launches) == OPIPE_OK;
   }
   (void)pthread_mutex_lock(&world->lock);

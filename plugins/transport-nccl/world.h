@@ -202,7 +202,7 @@ struct opipe_endpoint {
   opipe_stream *streams;
   struct opipe_group *groups;
   bool unready;  /* nobody rings for what the last call waits for */
-  bool given_up; /* the lane's work does not end */
+  bool given_up; /* the lane's work does not end: nothing is done with the device any more */
   nccl_own own;
   nccl_record records[NCCL_RECORDS];
   uint64_t n_records;
@@ -299,8 +299,12 @@ opipe_status nccl_done(opipe_endpoint *endpoint, uint64_t number, opipe_error *e
 /* OK: launch `number` is done, also after the world's end. PENDING | < 0: the device has failed. */
 opipe_status nccl_settle(opipe_endpoint *endpoint, uint64_t number);
 /* Waits until launch `number`, whose memory the caller is about to give up, is done: at most 2 s
- * for peers, then the world ends, and as long again for the helper. Without the lock. */
+ * for peers, then the world ends, and as long again for the helper; then the lane is given up.
+ * Without the lock. */
 void nccl_leave(opipe_endpoint *endpoint, uint64_t number);
+/* The lane's work does not end: from here on the backend frees nothing that it may touch, and the
+ * lane takes nothing any more. Without the lock. */
+void nccl_give_up(opipe_endpoint *endpoint);
 /* Moves on what is on its way to the lane. OK | PENDING | < 0. */
 opipe_status nccl_go_on(opipe_endpoint *endpoint, opipe_error *err);
 /* The same within spin_us. */

@@ -13,7 +13,7 @@
 
 #include "shm.h"
 
-enum { PATIENCE_MS = 2000, NAPS_PER_MS = 5 };
+enum { PATIENCE_MS = 2000, NAPS_PER_MS = 5, NAPS_MOST = PATIENCE_MS * NAPS_PER_MS };
 
 static bool is_lent_way(uint32_t way) {
   return way == OPIPE_WAY_DEVICE || way == OPIPE_WAY_PEER || way == OPIPE_WAY_SHARED;
@@ -114,14 +114,30 @@ uint32_t shm_find_lent(const opipe_endpoint *e, const opipe_region *region) {
   return 0;
 }
 
+/* Has the peer closed all that was taken back? One that is lost may have it open until it ends. */
+static bool has_returned(const shm_peer *peer) {
+  return peer->leaving ||
+         (peer->gone ? shm_peer_has_ended(peer) : peer->n_returned >= peer->n_takes);
+}
+
 static bool all_returned(const opipe_world *world, const shm_theirs *here) {
-  if (!here->answered)
-    return false;
-  for (const shm_peer *p = world->peers; p != NULL; p = p->next) {
-    if (!p->leaving && (p->gone ? !shm_peer_has_ended(p) : p->n_returned < p->n_takes))
-      return false;
+  bool all = here->answered;
+  for (const shm_peer *p = world->peers; p != NULL && all; p = p->next)
+    all = has_returned(p);
+  return all;
+}
+
+/* Is somebody given one more nap? A peer that does not answer has its naps once, and not again for
+ * each buffer. n: naps on this one so far. */
+static bool is_waited_for(const opipe_world *world, const shm_theirs *here, int n) {
+  bool any = !here->answered && n < NAPS_MOST;
+  for (shm_peer *p = world->peers; p != NULL; p = p->next) {
+    if (has_returned(p) || p->n_naps == NAPS_MOST)
+      continue;
+    ++p->n_naps;
+    any = true;
   }
-  return true;
+  return any;
 }
 
 void shm_take_back(opipe_endpoint *e, shm_lent *lent) {
@@ -133,7 +149,7 @@ void shm_take_back(opipe_endpoint *e, shm_lent *lent) {
   atomic_store(&here->ended, 1);
   shm_close_ended(world);
   shm_tell_take(world, e->rank, lent->id);
-  for (int i = 0; i < PATIENCE_MS * NAPS_PER_MS && !all_returned(world, here); ++i)
+  for (int n = 0; is_waited_for(world, here, n); ++n)
     nap(world);
   const bool all_closed = all_returned(world, here);
   e->backend->buffer_unshare(buffer, all_closed);
@@ -384,7 +400,7 @@ static bool are_awaited(const opipe_world *world, const opipe_endpoint *e) {
 }
 
 void shm_end_events(opipe_endpoint *e) {
-  for (int i = 0; i < PATIENCE_MS * NAPS_PER_MS && are_awaited(e->world, e); ++i)
+  for (int i = 0; i < NAPS_MOST && are_awaited(e->world, e); ++i)
     nap(e->world);
   drop_events(e->world, NULL, e);
 }

@@ -386,6 +386,7 @@ opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, 
       return OPIPE_OK;
     case SHM_NOTE_RETURNED:
       ++peer->n_returned;
+      peer->n_naps = 0;
       return OPIPE_OK;
     case SHM_NOTE_BYE:
       peer->leaving = true;

@@ -137,6 +137,7 @@ typedef struct shm_peer {
   uint32_t listed; /* its place in what the helper polls; 0: none yet */
   bool greeted, leaving, gone;
   uint64_t n_takes, n_returned; /* TAKE notes that it was sent, that it has answered */
+  uint32_t n_naps;              /* spent on waiting for its next answer (lend.c) */
   shm_waiting *first, **last;
 } shm_peer;
 

@@ -5,7 +5,7 @@
  *   rank.h    a rank's device: memory, programs, tensors in and out, checks of the host's tensors
  *   budget.h  caps on the memory that a context's sessions take of a device
  *   pinned.h  host memory that devices copy to and from
- *   record.h  events behind queues that may be full
+ *   record.h  events behind queues that may be full, queues that are given up
  *   mover.h   queues to the host and back
  *   ready.h   waiting for peers after set-up
  *

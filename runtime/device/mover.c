@@ -22,7 +22,8 @@ static void end_queue(opi_rank *rank, opipe_queue **io_queue, uint64_t patience_
     return;
   if (opi_record(opi_rank_backend(rank), *io_queue, rank->mover.ready, patience_ns, &unused) ==
       OPIPE_OK) {
-    (void)rank->backend->event_sync(rank->mover.ready, patience_ns, &unused);
+    if (rank->backend->event_sync(rank->mover.ready, patience_ns, &unused) == OPIPE_E_TIMEOUT)
+      (void)opi_queue_give_up(rank->backend, io_queue);
     return;
   }
   rank->backend->queue_close(*io_queue); /* finishes its work */

@@ -8,7 +8,8 @@
 
 /* Opens them. Errors: UNSUPPORTED, a device that is synchronous. [control] */
 opipe_status opi_mover_open(opi_rank *rank, opipe_error *err);
-/* Waits until the device has done what they were given, for patience_ns at most. [control] */
+/* Waits until the device has done what they were given, for patience_ns at most; then gives them
+ * up. [control] */
 void opi_mover_end(opi_rank *rank, uint64_t patience_ns);
 void opi_mover_close(opi_rank *rank);
 

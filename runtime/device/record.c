@@ -19,3 +19,13 @@ opipe_status opi_record(const opi_backend_ref *backend, opipe_queue *queue, opip
   }
   return status;
 }
+
+bool opi_queue_give_up(const opipe_backend *backend, opipe_queue **io_queue) {
+  opipe_error unused = OPIPE_ERROR_INIT;
+  if (*io_queue == NULL || !OPIPE_HAS(backend, opipe_backend, queue_abort) ||
+      backend->queue_abort == NULL || backend->queue_abort(*io_queue, &unused) < 0)
+    return false;
+  backend->queue_close(*io_queue);
+  *io_queue = NULL;
+  return true;
+}

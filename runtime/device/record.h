@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records an event and waits while the queue is full, for callers that wait for the event anyway.
+/* Records an event and waits while the queue is full, for callers that wait for the event anyway;
+ * and gives up queues whose work does not end.
  */
 #ifndef OPI_RECORD_H
 #define OPI_RECORD_H
@@ -13,5 +14,10 @@
  * between. [step:queue] */
 opipe_status opi_record(const opi_backend_ref *backend, opipe_queue *queue, opipe_event *event,
                         uint64_t patience_ns, opipe_error *err);
+
+/* Closes a queue without waiting for its work, which may still run: whatever is freed later, the
+ * backend keeps the memory that this work may touch. *io_queue becomes NULL. False: there is no
+ * queue, or the backend gives up none, and nothing has changed. [control] */
+bool opi_queue_give_up(const opipe_backend *backend, opipe_queue **io_queue);
 
 #endif /* OPI_RECORD_H */

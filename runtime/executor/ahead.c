@@ -4,6 +4,8 @@
 
 #include "runtime/executor/stamps.h"
 
+enum { ABORT_NS = 2000000000 }; /* a transport may need as long to end what it has queued */
+
 /* ---- open and close ---- */
 
 opipe_status opi_ahead_open(opi_rank *rank, opipe_error *err) {
@@ -57,16 +59,26 @@ void opi_ahead_close(opi_rank *rank) {
   rank->worker->ahead = NULL;
 }
 
-/* Waits until the device has finished its queued work, so that memory can be freed. A device that
- * the watchdog has given up on is not waited for again: freeing its objects will wait, or fail. A
- * queue that takes no event any more is closed, which finishes its work. */
+/* A device that the watchdog has given up on is hardly waited for again. But where messages between
+ * sessions are work of the device, it may stand for a peer alone: the transport then ends that
+ * work, and needs a moment for it. */
+static uint64_t patience_ns_of(const opi_setup *s, bool given_up) {
+  if (!given_up)
+    return s->watchdog_ns;
+  return opi_is_shared(s) && s->plan->decided.link.queues ? ABORT_NS : OPI_LOOK_NS;
+}
+
+/* Waits until the device has finished its queued work, so that memory can be freed. A queue that
+ * has not finished by then is given up, if the backend can do that: nothing that its work may touch
+ * is freed. Otherwise freeing waits, or fails. A queue that takes no event any more is closed,
+ * which finishes its work. */
 void opi_ahead_end(opi_rank *rank) {
   const opi_setup *s = rank->setup;
   opipe_error why = OPIPE_ERROR_INIT;
   if (rank->event == NULL)
     return;
   const bool given_up = s->ending.why.status == OPIPE_E_TIMEOUT && s->watchdog_ns > OPI_LOOK_NS;
-  const uint64_t patience_ns = given_up ? OPI_LOOK_NS : s->watchdog_ns;
+  const uint64_t patience_ns = patience_ns_of(s, given_up);
   opipe_status status =
       opi_record(opi_rank_backend(rank), rank->queue, rank->event, patience_ns, &why);
   if (status == OPIPE_OK) {
@@ -75,11 +87,14 @@ void opi_ahead_end(opi_rank *rank) {
     rank->backend->queue_close(rank->queue);
     rank->queue = NULL;
   }
-  opi_mover_end(rank, patience_ns);
-  if (status == OPIPE_E_TIMEOUT) {
+  const bool stands = status == OPIPE_E_TIMEOUT;
+  opi_mover_end(rank, stands && patience_ns > OPI_LOOK_NS ? OPI_LOOK_NS : patience_ns);
+  if (stands) {
+    const bool left = opi_queue_give_up(rank->backend, &rank->queue);
     opi_log(s->env.logger, OPIPE_LOG_ERROR,
-            "rank %u: its device has not finished what was queued, %.3g s after the session ended",
-            rank->index, (double)patience_ns * 1e-9);
+            "rank %u: its device has not finished what was queued, %.3g s after the session "
+            "ended%s",
+            rank->index, (double)patience_ns * 1e-9, left ? ": the queue is given up" : "");
   }
 }
 

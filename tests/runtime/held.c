@@ -27,6 +27,7 @@ struct opipe_queue {
   opipe_queue *inner;
   operation ring[ROOM];
   uint64_t n_in, n_out, n_runs; /* n_runs: of those in there */
+  bool given_up;
   opipe_late late;
 };
 struct opipe_event {
@@ -44,6 +45,7 @@ void held_reset(void) {
   atomic_store(&gate.n_waiting, 0);
   atomic_store(&gate.most_waits, 0);
   atomic_store(&gate.n_polls, 0);
+  atomic_store(&gate.n_given_up, 0);
 }
 
 /* ---- queues ---- */
@@ -98,11 +100,30 @@ static void go_on(opipe_queue *q, bool all) {
   }
 }
 
+static opipe_status queue_abort(opipe_queue *q, opipe_error *err) {
+  (void)err;
+  q->given_up = true;
+  atomic_fetch_add(&gate.n_given_up, 1);
+  return OPIPE_OK;
+}
+
+/* Its events know no longer of it. Under the lock. */
+static void drop(opipe_queue *q) {
+  for (; q->n_out != q->n_in; ++q->n_out) {
+    const operation *o = &q->ring[q->n_out % ROOM];
+    if (o->kind == RECORD && o->event->queue == q)
+      o->event->queue = NULL;
+  }
+}
+
 static void queue_close(opipe_queue *q) {
   if (q == NULL)
     return;
   (void)pthread_mutex_lock(&lock);
-  go_on(q, true);
+  if (q->given_up)
+    drop(q);
+  else
+    go_on(q, true);
   (void)pthread_mutex_unlock(&lock);
   toy_backend.queue_close(q->inner);
   free(q);
@@ -203,8 +224,10 @@ static opipe_status event_sync(opipe_event *e, uint64_t timeout_ns, opipe_error 
 const opipe_backend *held_table(void) {
   static opipe_backend table;
   table = toy_backend;
+  table.struct_size = (uint32_t)OPIPE_END(opipe_backend, queue_abort);
   table.queue_open = queue_open;
   table.queue_close = queue_close;
+  table.queue_abort = queue_abort;
   table.event_create = event_create;
   table.event_destroy = event_destroy;
   table.event_record = event_record;

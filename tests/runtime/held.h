@@ -13,6 +13,7 @@ typedef struct held_gate {
   _Atomic uint64_t n_waiting;  /* programs that wait in queues now, */
   _Atomic uint64_t most_waits; /* and the most that ever did in one */
   _Atomic uint64_t n_polls;    /* times that an event was asked */
+  _Atomic uint64_t n_given_up; /* queues: what waits in them is never done */
 } held_gate;
 extern held_gate gate;
 

@@ -250,6 +250,25 @@ static void test_close_waits_for_the_device(void) {
   OPI_ASSERT_INT(atomic_load(&gate.n_waiting), 0);
 }
 
+/* The watchdog has ended the session, and the device stands: its queue is given up before anything
+ * that the queue's work uses is freed, and nothing waits for it. */
+static void test_a_queue_that_stands_is_given_up(void) {
+  toy t = with_flags(OPIPE_DEVICE_HOST_MEMORY);
+  toy_request r[3];
+  opipe_error err = OPIPE_ERROR_INIT;
+  if (!open_toy(&t, &one_rank, 0, 200))
+    return;
+  for (uint32_t i = 0; i < 3; ++i)
+    submit(&t, i, 0, &r[i]);
+  OPI_ASSERT_ERROR(opi_request_wait(r[0].request, UINT64_MAX, &err), OPIPE_E_TIMEOUT, &err,
+                   "rank 0 has been in the program of stage 0 (request 0, micro-batch 0)");
+  for (uint32_t i = 0; i < 3; ++i)
+    toy_release(&r[i]);
+  toy_end(&t);
+  OPI_ASSERT_INT(atomic_load(&gate.n_given_up), 1);
+  OPI_ASSERT_INT(atomic_load(&gate.n_done), 0);
+}
+
 /* From when something moved on: soon at first, then ever later, by no more than a part of what the
  * rank has waited, and in the end at a steady pace. */
 static void check_looks(opi_rank *rank) {
@@ -346,5 +365,7 @@ OPI_TEST_MAIN("queueing ahead", OPI_TEST(test_nothing_waits_for_a_program),
               OPI_TEST(test_bad_data_fails_the_request_that_has_it),
               OPI_TEST(test_a_lost_device_ends_the_session),
               OPI_TEST(test_watchdog_names_what_the_device_is_at), OPI_TEST(test_host_driven),
-              OPI_TEST(test_close_waits_for_the_device), OPI_TEST(test_a_device_is_looked_at_soon),
-              OPI_TEST(test_a_long_wait_is_no_spinning), OPI_TEST(test_who_looks_and_who_sleeps))
+              OPI_TEST(test_close_waits_for_the_device),
+              OPI_TEST(test_a_queue_that_stands_is_given_up),
+              OPI_TEST(test_a_device_is_looked_at_soon), OPI_TEST(test_a_long_wait_is_no_spinning),
+              OPI_TEST(test_who_looks_and_who_sleeps))

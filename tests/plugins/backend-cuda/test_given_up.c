@@ -12,6 +12,12 @@ int __lsan_is_turned_off(void) {
 }
 
 static void (*hold)(CUstream stream, bool hold);
+static int n_kept; /* lines that tell of memory which stays the driver's */
+
+static void listen(void *ctx, uint32_t level, const char *file, uint32_t line, const char *text) {
+  (void)ctx, (void)level, (void)file, (void)line;
+  n_kept += strstr(text, "bytes of its memory stay the driver's") != NULL;
+}
 
 /* A run and a record on queue 0, which stops: its event is to take over what the run reports. */
 static CUstream stop_queue(rig *r) {
@@ -64,6 +70,8 @@ static void test_nothing_waits_behind_a_queue_that_was_given_up(void) {
   rig r;
   cuda_double_facts facts;
   OPEN_RIG(r);
+  r.b.base.host.log = listen;
+  n_kept = 0;
   const CUstream stream = stop_queue(&r);
   r.t->event_destroy(r.events[0]); /* as opi_ahead_close does, before the queue is closed */
   r.events[0] = NULL;
@@ -74,12 +82,16 @@ static void test_nothing_waits_behind_a_queue_that_was_given_up(void) {
     r.t->event_destroy(r.events[i]);
   ct_free_gather(r.t, &r.g);
   r.t->device_close(r.device);
+  OPI_ASSERT_INT(n_kept, 2);      /* each opening tells once */
   use_another_opening(&r, false); /* the GPU goes on */
   r.b.look(&facts);
   OPI_ASSERT_INT(facts.retained, 1);
   hold(stream, false);
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 3; ++i) {
+    n_kept = 0;
     use_another_opening(&r, i > 0);
+  }
+  OPI_ASSERT_INT(n_kept, 0);
   r.b.look(&facts);
   OPI_ASSERT_INT(facts.retained, 0); /* once it has ended all is given back again */
   OPI_ASSERT_INT(facts.queued, 0);

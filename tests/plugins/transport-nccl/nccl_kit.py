@@ -84,11 +84,13 @@ def compare(check, name, n, words, sums, seed=1):
 
 # ---- faults ----
 
-def strike(check, fault, phase, victim=1):
-    """One rank of two goes wrong: all end in time, with a reason that says so; the survivors' last operations are written."""
-    what = f"{fault} at {phase}, rank {victim}"
+def strike(check, fault, phase, victim=1, late_ms=0):
+    """One rank of two goes wrong: all end in time, with a reason that says so; the survivors' last operations are written. late_ms: so
+    much later does NCCL abort a communicator of the survivor's."""
+    what = f"{fault} at {phase}, rank {victim}" + (f", aborted {late_ms} ms late" if late_ms else "")
     with tempfile.TemporaryDirectory() as folder:
         env = {rank: {"TMPDIR": folder} for rank in range(2)}
+        env[1 - victim].update({"OPIPE_NCCL_DOUBLE_ABORT_MS": str(late_ms)} if late_ms else {})
         env[victim].update({"OPIPE_NCCL_DOUBLE_FAULT": f"{FAULTS[fault]}@{PHASES[phase]}"} if FAULTS[fault] else
                            {"OPIPE_CUDA_DOUBLE_FAULT": KERNELS[phase]})
         words = [*words_of("small", folder), "--transport", "nccl", "--ranks", "2", "--schedule", "chimera", "--steps", "12"]

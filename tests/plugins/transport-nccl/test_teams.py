@@ -29,6 +29,10 @@ def test_faults_end_all_ranks():
         strike(check, fault, phase)
 
 
+def test_memory_outlives_work_that_is_aborted_late():
+    strike(check, "silent", "steady", 0, 200)
+
+
 def refuse(what, words, said, **more):
     """All of two processes end with 3, and say this."""
     with tempfile.TemporaryDirectory() as folder:

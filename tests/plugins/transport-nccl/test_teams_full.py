@@ -42,6 +42,12 @@ def test_faults_end_all_ranks():
                     strike(check, fault, phase, victim)
 
 
+def test_memory_outlives_work_that_is_aborted_late():
+    for late_ms in (100, 500, 1500):  # a communicator, of which there are two: the last is later than a session waits for its device
+        for victim in (0, 1):
+            strike(check, "silent", "steady", victim, late_ms)
+
+
 if __name__ == "__main__":
     need_doubles()
     check.run(globals())

@@ -156,9 +156,8 @@ static const opipe_backend host_memory = {(uint32_t)OPIPE_END(opipe_backend, run
     TRY((e)->t->wait((e)->endpoint, seen_, (e)->patience_ns, &(e)->err)); \
   }
 
-/* All but what needs the other. */
-static opipe_status open_end(end *e, uint32_t rank, note *notes) {
-  static const uint32_t both[2] = {0, 1};
+/* The plugin, a world, a device. */
+static inline opipe_status open_world(end *e, uint32_t rank, note *notes) {
   char path[4096];
   const char *folders = getenv("OPIPE_PLUGIN_PATH");
   (void)snprintf(path, sizeof path, "%.*s/opipe-transport-%s.so",
@@ -182,7 +181,13 @@ static opipe_status open_end(end *e, uint32_t rank, note *notes) {
   TRY(e->t->world_open(e->self, &world, &e->world, &e->err));
   const opipe_device_params device = {.struct_size = (uint32_t)sizeof device};
   TRY(opipe_host_device_open(&host, &device, &e->device, &e->err));
-  TRY(opipe_host_queue_open(e->device, &e->queue, &e->err));
+  return opipe_host_queue_open(e->device, &e->queue, &e->err);
+}
+
+/* All but what needs the other. */
+static inline opipe_status open_end(end *e, uint32_t rank, note *notes) {
+  static const uint32_t both[2] = {0, 1};
+  TRY(open_world(e, rank, notes));
   const opipe_endpoint_params params = {.struct_size = (uint32_t)sizeof params,
                                         .rank = rank,
                                         .backend = &host_memory,
@@ -222,7 +227,7 @@ static inline opipe_status await_ready(end *e) {
   }
 }
 
-static void close_end(end *e) {
+static inline void close_end(end *e) {
   e->t->group_close(e->group);
   e->t->stream_close(e->in);
   e->t->stream_close(e->out);

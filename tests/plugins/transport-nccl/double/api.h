@@ -21,8 +21,9 @@
  *
  * Environment: OPIPE_NCCL_DOUBLE_SEED (1), _VERSION (22809), _DELAY_US (200: most that a start
  * waits), _PATIENCE_MS (30000: an operation that stands still for longer ends the process),
- * _REMOTE, _LATE ("die": connections or communicators made after the first launch that needed no
- * connection), _REPORT (a file: a line of JSON when a process has closed its last communicator),
+ * _ABORT_MS (0: what ncclCommAbort takes before it ends anything), _REMOTE, _LATE ("die":
+ * connections or communicators made after the first launch that needed no connection), _REPORT (a
+ * file: a line of JSON when a process has closed its last communicator),
  * _FAULT ("silent", "die", "stop" or "error", then "@" and "init", "finalize", "destroy", "abort",
  * the number of a launch, from 1, or "sum:" and the number of a launch of collectives).
  */

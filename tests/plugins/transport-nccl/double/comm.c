@@ -476,6 +476,7 @@ void nccl_abort_end(ncclComm_t comm) {
 /* Inside a group all communicators are told before one is waited for. */
 int ncclCommAbort(ncclComm_t comm) {
   hang_if("abort");
+  nccl_nap(1000 * nccl_option("ABORT_MS", 0));
   (void)pthread_mutex_lock(&nccl_lock);
   need_open(comm, "ncclCommAbort");
   if (comm->state == COMM_ABORTED)
