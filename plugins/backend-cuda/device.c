@@ -353,7 +353,8 @@ opipe_status cuda_device_open(opipe_instance *self, const opipe_device_params *p
   return OPIPE_OK;
 }
 
-/* The context works: work of a queue that was given up was under way when memory was freed. */
+/* Warns of memory that was freed while work of a queue that was given up might still touch it. The
+ * context must work. */
 static void tell_kept(const opipe_device *device) {
   const uint64_t n_bytes = __atomic_load_n(&device->kept_bytes, __ATOMIC_RELAXED);
   char text[200];

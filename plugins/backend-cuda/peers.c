@@ -186,7 +186,7 @@ static opipe_status check_shared(const opipe_device *device, const opipe_shared 
 static opipe_status opened(const opipe_device *device, CUresult result, const char *what,
                            const opipe_shared *shared, opipe_error *err) {
   char text[96];
-  (void)snprintf(text, sizeof text, "%s of process %llu's (has it freed it, or ended?)", what,
+  (void)snprintf(text, sizeof text, "%s of process %llu (freed there, or has it ended?)", what,
                  (unsigned long long)shared->process);
   return cuda_result(device->place, result, text, err);
 }

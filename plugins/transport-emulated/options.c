@@ -3,12 +3,14 @@
  *   rule=tag|stream|edge|pair|blocking|grouped   which messages may overtake which (rules.c)
  *   latency_us=N          every message
  *   bandwidth=N           bytes per second of a stream; 0: no limit
- *   jitter_us=N           every message and every round of a group comes later by a random time of
- * at most N, drawn from the seed, its ranks and its number seed=N                of these times;
- * default 0 setup_us=N            endpoint_ready answers PENDING so long after each opening, and
- * messages before its OK are refused scattered=0|1         whether members of tensor groups should
- * send parts over the link stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS
- * milliseconds later (may be given several times) lose=SRC:DST:SEQ      it never comes
+ *   jitter_us=N           every message, and every round of a group, comes up to N later, by chance
+ *   seed=N                which times chance draws; default 0
+ *   setup_us=N            endpoint_ready answers PENDING so long after each opening, and messages
+ *                         before its OK are refused
+ *   scattered=0|1         whether members of tensor groups should send parts over the link
+ *   stall=SRC:DST:SEQ:MS  message SEQ from rank SRC to rank DST comes MS milliseconds later (may be
+ *                         given several times)
+ *   lose=SRC:DST:SEQ      it never comes
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -143,7 +143,8 @@ static void open_and_close(ring *g, const subject *s) {
   }
 }
 
-/* A thing kept for the next stream is kept once. */
+/* Closing frees everything, or keeps it for the next stream: memory does not grow from one opening
+ * to the next. */
 static void check_leaks(const subject *s) {
   enum { TIMES = 4 };
   ring g;

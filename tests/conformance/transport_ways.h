@@ -17,7 +17,7 @@ static bool has_ways(const subject *s) {
 
 /* ---- an answer ---- */
 
-/* For a host whose struct ends where ours does, or is newer. */
+/* An answer, with room behind it as in a struct of a newer minor. */
 typedef struct way_room {
   opipe_way way;
   unsigned char newer[24];
@@ -62,7 +62,7 @@ static void check_same_way(const way_room *a, const way_room *b, const char *wha
 
 /* ---- for plans ---- */
 
-/* Devices by kind: of the host; without host memory; these, which reach each other's. */
+/* Kinds of devices: with host memory; without it; without it, but reaching each other's memory. */
 enum { KIND_HOST, KIND_FAR, KIND_NEAR, DEVICE_KINDS };
 
 static opipe_status query_far(opipe_instance *self, uint32_t index, opipe_device_info *io_info,

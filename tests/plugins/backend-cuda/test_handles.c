@@ -111,7 +111,7 @@ static void let_free(const owner *o) {
   come_to(o->desk, FREED);
 }
 
-/* alive: it is to end, and has freed its own. */
+/* Ends the other process, which frees its memory and events first; alive false: it has died. */
 static void end(const owner *o, bool alive) {
   int status = 0;
   atomic_store(&o->desk->state, END);
@@ -149,7 +149,8 @@ static void expect_stale(rig *r, const owner *o) {
   char who[64];
   opipe_buffer *memory = NULL;
   opipe_event *event = NULL;
-  (void)snprintf(who, sizeof who, "open of process %d's (has it freed it, or ended?)", (int)o->pid);
+  (void)snprintf(who, sizeof who, "open of process %d (freed there, or has it ended?)",
+                 (int)o->pid);
   OPI_ASSERT_ERROR(r->t->buffer_open(r->device, &o->desk->memory, BYTES, &memory, &err),
                    OPIPE_E_DEVICE, &err, who);
   OPI_ASSERT(memory == NULL && strstr(err.message, "buffer_open") != NULL);
