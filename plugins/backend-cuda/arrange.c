@@ -147,10 +147,40 @@ static uint32_t read_as(const opipe_program *program, uint32_t role, uint32_t va
   return param;
 }
 
-/* One layout per parameter of the role that a step touches, by rising slot; of a half type in an
- * owned set a second, its master; and its rounded copies. */
-static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout **out, uint32_t *n,
-                            opipe_error *err) {
+/* Does a node of a program that trains need it held, though no step may touch it? The sum over no
+ * rows is no step, yet its accumulator and its master are there, as other ranks have them. */
+static bool is_held(const opipe_program *program, uint32_t value, uint32_t role) {
+  return value != OPIPE_NONE && (program->flags & OPIPE_COMPILE_OWNED) != 0 &&
+         program->graph->values[value].role == role;
+}
+
+/* Marks values that a step touches, and what is held without one. */
+static opipe_status mark_used(opipe_program *program, bool **out, opipe_error *err) {
+  const opipe_graph *graph = program->graph;
+  bool *used = CUDA_POOL_ARRAY(&program->pool, bool, graph->n_values);
+  *out = used;
+  if (used == NULL)
+    return opipe_fail(err, OPIPE_E_NOMEM, "no memory to mark %u values", graph->n_values);
+  for (uint32_t v = 0; v < graph->n_values; ++v)
+    used[v] = program->storages[v].first != UINT32_MAX;
+  for (uint32_t k = 0; k < graph->n_nodes; ++k) {
+    const opipe_node *node = &graph->nodes[k];
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+      if (is_held(program, node->in[i], OPIPE_VALUE_PARAMETER))
+        used[node->in[i]] = true;
+    }
+    for (uint32_t i = 0; i < node->n_out; ++i) {
+      if (is_held(program, node->out[i], OPIPE_VALUE_GRADIENT))
+        used[node->out[i]] = true;
+    }
+  }
+  return OPIPE_OK;
+}
+
+/* One layout per used parameter of the role, by rising slot; of a half type in an owned set a
+ * second, its master; and its rounded copies. */
+static opipe_status collect(opipe_program *program, uint32_t role, const bool *used,
+                            cuda_layout **out, uint32_t *n, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   uint32_t *seen = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_params);
   uint8_t *rounded = CUDA_POOL_ARRAY(&program->pool, uint8_t, graph->n_params);
@@ -160,7 +190,7 @@ static opipe_status collect(opipe_program *program, uint32_t role, cuda_layout *
   for (uint32_t i = 0; i < graph->n_values; ++i) {
     const uint32_t v = read_as(program, role, i, rounded);
     const opipe_value *value = &graph->values[v];
-    if (value->role != role || program->storages[i].first == UINT32_MAX)
+    if (value->role != role || !used[i])
       continue;
     if (seen[value->slot] != 0 && (graph->values[seen[value->slot] - 1].n_bytes != value->n_bytes ||
                                    graph->values[seen[value->slot] - 1].dtype != value->dtype)) {
@@ -201,6 +231,10 @@ opipe_status cuda_arrange(opipe_program *program, opipe_error *err) {
   program->workspace_bytes =
       program->block_bytes + program->constant_bytes + program->kept_bytes + cuda_align_up(scratch);
   program->arena_bytes = program->temp_bytes + program->workspace_bytes;
-  CUDA_TRY(collect(program, OPIPE_VALUE_PARAMETER, &program->layouts, &program->n_layouts, err));
-  return collect(program, OPIPE_VALUE_GRADIENT, &program->gradients, &program->n_gradients, err);
+  bool *used = NULL;
+  CUDA_TRY(mark_used(program, &used, err));
+  CUDA_TRY(
+      collect(program, OPIPE_VALUE_PARAMETER, used, &program->layouts, &program->n_layouts, err));
+  return collect(program, OPIPE_VALUE_GRADIENT, used, &program->gradients, &program->n_gradients,
+                 err);
 }
