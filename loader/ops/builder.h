@@ -35,6 +35,11 @@ typedef struct opi_unpacked {
   uint32_t blocks;                    /* not 0: block size of the scales */
 } opi_unpacked;
 
+typedef struct opi_unpacked_list {
+  opi_unpacked *list; /* [n] */
+  uint32_t n, room;
+} opi_unpacked_list;
+
 /* Bound values of a file graph's values. There is one frame per file graph being walked (the main
  * graph, bodies of If and Loop). */
 typedef struct opi_frame {
@@ -98,8 +103,7 @@ struct opi_builder {
   uint32_t n_sequences, room_sequences;
   opi_alias *aliases;
   uint32_t n_aliases, room_aliases;
-  opi_unpacked *unpacked;
-  uint32_t n_unpacked, room_unpacked;
+  opi_unpacked_list unpacked;
   struct opi_report *report; /* collects unsupported nodes; NULL: the first ends the pass */
 };
 

@@ -202,15 +202,16 @@ static bool isolate(opi_builder *b, const opi_node *node, one_node *one) {
 static opipe_status note_codes(opi_builder *b, const opi_node *node, opipe_error *err) {
   if (opi_op_of(node)->kind != OPI_KIND_UNPACK || node->domain[0] != '\0')
     return OPIPE_OK;
-  if (!opi_arena_grow(b->scratch, (void **)&b->unpacked, &b->room_unpacked, b->n_unpacked + 1,
-                      sizeof(*b->unpacked)))
-    return opi_fail_nomem(err, sizeof(*b->unpacked), "folding a node");
-  b->unpacked[b->n_unpacked++] = (opi_unpacked){.value = node->out[0],
-                                                .codes = node->in[0],
-                                                .scale = node->in[1],
-                                                .zero = opi_node_in(node, 2),
-                                                .axis = (uint32_t)opi_attr_int(node, "axis", 0),
-                                                .blocks = opi_attr_int(node, "block_size", 0) != 0};
+  if (!opi_arena_grow(b->scratch, (void **)&b->unpacked.list, &b->unpacked.room, b->unpacked.n + 1,
+                      sizeof(*b->unpacked.list)))
+    return opi_fail_nomem(err, sizeof(*b->unpacked.list), "folding a node");
+  b->unpacked.list[b->unpacked.n++] =
+      (opi_unpacked){.value = node->out[0],
+                     .codes = node->in[0],
+                     .scale = node->in[1],
+                     .zero = opi_node_in(node, 2),
+                     .axis = (uint32_t)opi_attr_int(node, "axis", 0),
+                     .blocks = opi_attr_int(node, "block_size", 0) != 0};
   return OPIPE_OK;
 }
 

@@ -345,7 +345,7 @@ static opipe_status build(binding *bd, opipe_error *err) {
     OPI_TRY(add_output(bd, file->outputs[o], err));
   OPI_TRY(finish_report(bd, err));
   if (bd->options->flags & OPI_BIND_NO_FUSE)
-    bd->builder.n_unpacked = 0; /* fusions alone ask for codes that were unpacked */
+    bd->builder.unpacked.n = 0; /* fusions alone ask for codes that were unpacked */
   return opi_pass_dead(&bd->builder, err);
 }
 
@@ -383,7 +383,7 @@ static opipe_status copy_aliases(const binding *bd, opi_bound *bound, opipe_erro
 static opipe_status finish(binding *bd, opi_bound *bound, opipe_error *err) {
   if (!(bd->options->flags & OPI_BIND_NO_FUSE)) {
     OPI_TRY(opi_pass_fuse(&bd->builder, bound->patterns, err));
-    bd->builder.n_unpacked = 0;
+    bd->builder.unpacked.n = 0;
     OPI_TRY(opi_pass_dead(&bd->builder, err));
   }
   if (bd->builder.noise.bits != 0)

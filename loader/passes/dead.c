@@ -101,8 +101,8 @@ static opipe_status follow_names(opi_builder *b, const opi_graph *graph, const m
 
 /* Codes stay as long as what was unpacked from them. */
 static void mark_unpacked(const opi_builder *b, const marks *m) {
-  for (uint32_t i = 0; i < b->n_unpacked; ++i) {
-    const opi_unpacked *u = &b->unpacked[i];
+  for (uint32_t i = 0; i < b->unpacked.n; ++i) {
+    const opi_unpacked *u = &b->unpacked.list[i];
     if (m->value[u->value] == 0)
       continue;
     m->value[u->codes] = m->value[u->scale] = 1;
@@ -113,18 +113,18 @@ static void mark_unpacked(const opi_builder *b, const marks *m) {
 
 static void renumber_unpacked(opi_builder *b, const marks *m) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < b->n_unpacked; ++i) {
-    const opi_unpacked u = b->unpacked[i];
+  for (uint32_t i = 0; i < b->unpacked.n; ++i) {
+    const opi_unpacked u = b->unpacked.list[i];
     if (m->value[u.value] == 0)
       continue;
-    b->unpacked[n++] = (opi_unpacked){m->value[u.value] - 1,
-                                      m->value[u.codes] - 1,
-                                      m->value[u.scale] - 1,
-                                      u.zero == OPIPE_NONE ? OPIPE_NONE : m->value[u.zero] - 1,
-                                      u.axis,
-                                      u.blocks};
+    b->unpacked.list[n++] = (opi_unpacked){m->value[u.value] - 1,
+                                           m->value[u.codes] - 1,
+                                           m->value[u.scale] - 1,
+                                           u.zero == OPIPE_NONE ? OPIPE_NONE : m->value[u.zero] - 1,
+                                           u.axis,
+                                           u.blocks};
   }
-  b->n_unpacked = n;
+  b->unpacked.n = n;
 }
 
 opipe_status opi_pass_dead(opi_builder *b, opipe_error *err) {

@@ -51,8 +51,8 @@ static bool read_quantized(const opi_fuse *f, uint32_t v, quantized *out) {
                        .axis = (uint32_t)opi_attr_int(node, "axis", 0)};
     return usable(f, out);
   }
-  for (uint32_t i = f->b->n_unpacked; i-- > 0;) {
-    const opi_unpacked *u = &f->b->unpacked[i];
+  for (uint32_t i = f->b->unpacked.n; i-- > 0;) {
+    const opi_unpacked *u = &f->b->unpacked.list[i];
     if (u->value != v || u->blocks != 0)
       continue;
     *out = (quantized){.codes = u->codes, .scale = u->scale, .zero = u->zero, .axis = u->axis};

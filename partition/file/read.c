@@ -245,17 +245,17 @@ static opipe_status read_settings(reader *r) {
   json_t *settings = json_object_get(r->root, "settings");
   if (!json_is_object(settings))
     return opi_fail(r->err, OPIPE_E_INVALID, "the plan: \"settings\" must be an object");
-  plan->decided.settings =
+  opi_plan_schedule *schedule = &plan->decided.schedule;
+  schedule->settings =
       OPI_ARENA_ARRAY(&plan->arena, opipe_schedule_setting, json_object_size(settings));
-  if (plan->decided.settings == NULL)
+  if (schedule->settings == NULL)
     return opi_fail_nomem(r->err, 0, "a plan");
   json_object_foreach(settings, key, value) {
+    opipe_schedule_setting *setting = &schedule->settings[schedule->n_settings++];
     if (!json_is_string(value))
       return opi_fail(r->err, OPIPE_E_INVALID, "the plan: setting '%s' must be a string", key);
-    OPI_TRY(copy_text(r, key, &plan->decided.settings[plan->decided.n_settings].key));
-    OPI_TRY(copy_text(r, json_string_value(value),
-                      &plan->decided.settings[plan->decided.n_settings].value));
-    ++plan->decided.n_settings;
+    OPI_TRY(copy_text(r, key, &setting->key));
+    OPI_TRY(copy_text(r, json_string_value(value), &setting->value));
   }
   return OPIPE_OK;
 }
@@ -283,7 +283,7 @@ static opipe_status read_schedule(reader *r) {
   const char *text = NULL;
   uint64_t rows = 0;
   OPI_TRY(opi_json_get_string(r->root, WHAT, "schedule", &text, r->err));
-  OPI_TRY(copy_text(r, text, &plan->schedule));
+  OPI_TRY(copy_text(r, text, &plan->schedule.name));
   OPI_TRY(opi_json_get_string(r->root, WHAT, "transport", &text, r->err));
   OPI_TRY(copy_text(r, text, &plan->transport));
   OPI_TRY(opi_json_read_link(json_object_get(r->root, "link"), WHAT, &plan->link, r->err));

@@ -73,14 +73,14 @@ static void write_devices(opi_text *t, const opi_decision *plan, bool decisions)
 
 static void write_schedule(opi_text *t, const opi_decision *plan, bool decisions) {
   opi_text_puts(t, "  \"schedule\": ");
-  opi_text_json(t, plan->schedule);
+  opi_text_json(t, plan->schedule.name);
   opi_text_puts(t, ",\n  \"settings\": {");
-  for (uint32_t i = 0; i < plan->n_settings; ++i) {
+  for (uint32_t i = 0; i < plan->schedule.n_settings; ++i) {
     if (i != 0)
       opi_text_puts(t, ", ");
-    opi_text_json(t, plan->settings[i].key);
+    opi_text_json(t, plan->schedule.settings[i].key);
     opi_text_puts(t, ": ");
-    opi_text_json(t, plan->settings[i].value);
+    opi_text_json(t, plan->schedule.settings[i].value);
   }
   opi_text_puts(t, "},\n  \"transport\": ");
   opi_text_json(t, plan->transport);

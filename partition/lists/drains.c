@@ -121,7 +121,7 @@ static opipe_status find_left_list(opi_listing *l) {
 
 static opipe_status add_drain(opi_listing *l, uint32_t message, int32_t lap, uint32_t key,
                               uint32_t **io_keys, uint32_t *io_room) {
-  if (!opi_arena_grow(&l->scratch, (void **)&l->drain_items, &l->room_drains, l->n_drains + 1,
+  if (!opi_arena_grow(&l->scratch, (void **)&l->drain_items, &l->rooms.drains, l->n_drains + 1,
                       sizeof *l->drain_items) ||
       !opi_arena_grow(&l->scratch, (void **)io_keys, io_room, l->n_drains + 1, sizeof **io_keys))
     return opi_fail_nomem(l->err, sizeof *l->drain_items, "messages");

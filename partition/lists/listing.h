@@ -58,6 +58,11 @@ typedef struct opi_move_keys {
   opi_bucket leave, left, come, back;
 } opi_move_keys;
 
+/* Elements that there is memory for. */
+typedef struct opi_listing_rooms {
+  uint32_t messages, streams, steps, credits, drains;
+} opi_listing_rooms;
+
 typedef struct opi_listing {
   const opi_piece_plan *plan;
   const opi_cut *cut;
@@ -79,7 +84,7 @@ typedef struct opi_listing {
   opi_move_keys moves;
   opi_bucket reductions_at; /* by action; n_actions + rank: the tail */
   opi_bucket ends;          /* by rank, strict: messages with an end on the rank, by time */
-  uint32_t room_messages, room_streams, room_steps, room_credits, room_drains;
+  opi_listing_rooms rooms;
   uint32_t n_drains;
   uint32_t first_credit; /* message */
   const opi_cut *const *cuts;

@@ -17,7 +17,7 @@
 
 static opipe_status add(opi_listing *l, uint32_t kind, const opipe_action *action, uint32_t item) {
   opi_lists *lists = l->lists;
-  if (!opi_arena_grow(&lists->arena, (void **)&lists->steps, &l->room_steps, lists->n_steps + 1,
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->steps, &l->rooms.steps, lists->n_steps + 1,
                       sizeof *lists->steps))
     return opi_fail_nomem(l->err, sizeof *lists->steps, "a step");
   opi_step step = {.kind = kind, .route = item};

@@ -28,7 +28,7 @@ opipe_status opi_bucket_make(opi_listing *l, const uint32_t *keys, uint32_t n, u
 static opipe_status add_stream(opi_listing *l, const opi_list_stream *stream,
                                uint32_t *out_stream) {
   opi_lists *lists = l->lists;
-  if (!opi_arena_grow(&lists->arena, (void **)&lists->streams, &l->room_streams,
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->streams, &l->rooms.streams,
                       lists->n_streams + 1, sizeof *lists->streams))
     return opi_fail_nomem(l->err, sizeof *lists->streams, "a stream");
   *out_stream = lists->n_streams++;
@@ -58,7 +58,7 @@ static opipe_status find_stream(opi_listing *l, uint32_t route, uint32_t m, uint
 static opipe_status push_message(opi_listing *l, uint32_t route, uint32_t m, uint32_t stream,
                                  bool direct) {
   opi_lists *lists = l->lists;
-  if (!opi_arena_grow(&lists->arena, (void **)&lists->messages, &l->room_messages,
+  if (!opi_arena_grow(&lists->arena, (void **)&lists->messages, &l->rooms.messages,
                       lists->n_messages + 1, sizeof *lists->messages))
     return opi_fail_nomem(l->err, sizeof *lists->messages, "a message");
   lists->messages[lists->n_messages++] =
@@ -123,7 +123,7 @@ static opipe_status add_credits(opi_listing *l, const uint32_t *starts, const ui
   for (uint32_t k = 0; k < n; ++k) {
     const uint32_t taker = k + l->plan->whole->in_flight,
                    i = l->lists->n_messages - l->first_credit;
-    if (!opi_arena_grow(&l->scratch, (void **)&l->credits, &l->room_credits, i + 1,
+    if (!opi_arena_grow(&l->scratch, (void **)&l->credits, &l->rooms.credits, i + 1,
                         sizeof *l->credits))
       return opi_fail_nomem(l->err, sizeof *l->credits, "credits");
     l->credits[i] = (opi_credit){.send = ends[k],

@@ -303,8 +303,8 @@ static opipe_status stuck(replay *r) {
     at += describe(r, on, text + at, sizeof text - (size_t)at);
     rank = plan->actions[on].rank;
   } while (rank != first && (size_t)at + 180 < sizeof text);
-  return opi_fail(r->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s%s", plan->whole->schedule,
-                  text, rank == first ? "" : "; and so on");
+  return opi_fail(r->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s%s",
+                  plan->whole->schedule.name, text, rank == first ? "" : "; and so on");
 }
 
 /* The rank's next record on the clock. A record whose start is known but later is looked at again

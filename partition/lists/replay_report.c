@@ -149,8 +149,8 @@ opipe_status opi_replay_stuck(const opi_replay *p) {
     at = n < 0 || (size_t)n >= sizeof text - at ? sizeof text - 1 : at + (size_t)n;
   }
   add_queues(p, first, last == first ? OPIPE_NONE : last, text, at, sizeof text);
-  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s", p->plan->whole->schedule,
-                  text);
+  return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' deadlocks: %s",
+                  p->plan->whole->schedule.name, text);
 }
 
 /* ---- matching by order ---- */
@@ -179,7 +179,7 @@ static opipe_status refuse_order(const opi_replay *p, uint32_t message, uint32_t
   return opi_fail(p->err, OPIPE_E_INVALID,
                   "schedule '%s' under rule '%s': tensor '%s' of micro-batch %u is operation %u of "
                   "rank %u with rank %u, and operation %u of rank %u with rank %u",
-                  p->plan->whole->schedule, opi_rule_name(p->rule), tensor_of(p, message),
+                  p->plan->whole->schedule.name, opi_rule_name(p->rule), tensor_of(p, message),
                   m->microbatch, send, stream->src_rank, stream->dst_rank, post, stream->dst_rank,
                   stream->src_rank);
 }

@@ -58,7 +58,7 @@ static opipe_status time_received(opi_slots *s, uint32_t c, uint32_t m, opi_occu
           s->err, OPIPE_E_INVALID,
           "schedule '%s': rows of tensor '%s' of micro-batch %u are made on rank %u and "
           "read on rank %u",
-          s->plan->whole->schedule, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
+          s->plan->whole->schedule.name, cell->name, m, rank_of(s, route->src_stage, m), o->rank);
     }
     opi_away away;
     if (route->offload && opi_away_find(s, c, m, &away)) {

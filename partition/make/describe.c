@@ -368,9 +368,9 @@ static void describe_search(opi_text *t, const opi_plan *plan) {
   if (s->moves == 0)
     return;
   opi_text_printf(t, "order found in %" PRIu64 " moves, from ", s->moves);
-  for (uint32_t i = 0; i < plan->decided.n_settings; ++i) {
-    if (strcmp(plan->decided.settings[i].key, "from") == 0)
-      opi_text_puts(t, opi_text_line(line, plan->decided.settings[i].value));
+  for (uint32_t i = 0; i < plan->decided.schedule.n_settings; ++i) {
+    if (strcmp(plan->decided.schedule.settings[i].key, "from") == 0)
+      opi_text_puts(t, opi_text_line(line, plan->decided.schedule.settings[i].value));
   }
   opi_text_printf(t, ": %.3f ms, before %.3f ms", now * 1e-6, s->start_ns * 1e-6);
   if (s->bound_ns > 0) {
@@ -415,14 +415,14 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
                   plan->decided.division.sequence ? ", in rows"
                   : sends_parts(plan)             ? ", which send parts over links"
                                                   : "");
-  if (plan->predicted.groups == NULL) {
+  if (plan->predicted.tensor.groups == NULL) {
     opi_text_puts(t, "\n");
     return;
   }
-  opi_text_printf(t, ": %u products and tables divided, %u whole\n", plan->predicted.n_divided,
-                  plan->predicted.n_whole);
+  opi_text_printf(t, ": %u products and tables divided, %u whole\n",
+                  plan->predicted.tensor.n_divided, plan->predicted.tensor.n_whole);
   for (uint32_t s = 0; s < plan->decided.n_stages; ++s) {
-    const opi_group_told *g = &plan->predicted.groups[s];
+    const opi_group_told *g = &plan->predicted.tensor.groups[s];
     opi_text_printf(t, "stage %u: %u collective%s of a micro-batch, ", s, g->n_forward,
                     g->n_forward == 1 ? "" : "s");
     bytes_text(t, g->forward_bytes);
@@ -432,8 +432,9 @@ static void describe_groups(opi_text *t, const opi_plan *plan) {
     }
     opi_text_puts(t, "\n");
   }
-  describe_reasons(t, "whole", plan->predicted.whole, plan->predicted.n_whole);
-  describe_reasons(t, "needs all rows", plan->predicted.mixed, plan->predicted.n_mixed);
+  describe_reasons(t, "whole", plan->predicted.tensor.whole, plan->predicted.tensor.n_whole);
+  describe_reasons(t, "needs all rows", plan->predicted.tensor.mixed,
+                   plan->predicted.tensor.n_mixed);
 }
 
 static void describe_times(opi_text *t, const opi_plan *plan) {
@@ -476,7 +477,7 @@ opipe_status opi_plan_describe(const opi_plan *plan, opipe_write_fn write, void 
   opi_text_printf(&t, "plan: %u stage%s on %u rank%s, schedule %s, %u micro-batch%s",
                   plan->decided.n_stages, plan->decided.n_stages == 1 ? "" : "s",
                   plan->decided.n_ranks, plan->decided.n_ranks == 1 ? "" : "s",
-                  plan->decided.schedule, plan->decided.n_microbatches,
+                  plan->decided.schedule.name, plan->decided.n_microbatches,
                   plan->decided.n_microbatches == 1 ? "" : "es");
   if (!opi_plan_trains(&plan->decided) && plan->decided.n_slices > 1)
     opi_text_printf(&t, " in %u token slices", plan->decided.n_slices);

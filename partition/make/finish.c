@@ -188,8 +188,8 @@ static bool is_plain(const finish *f, const uint32_t *used) {
 static opipe_status ask_schedule(finish *f, const uint64_t *free_bytes) {
   opi_plan *plan = f->plan;
   opi_schedule_ref schedule;
-  OPI_TRY(
-      f->env->plugins->schedule(f->env->plugins->ctx, plan->decided.schedule, &schedule, f->err));
+  OPI_TRY(f->env->plugins->schedule(f->env->plugins->ctx, plan->decided.schedule.name, &schedule,
+                                    f->err));
   OPI_TRY(opi_schedule_order(&schedule, &(opi_order_wish){.free_bytes = free_bytes}, plan, f->err));
   if (!opi_plan_trains(&plan->decided))
     return OPIPE_OK;

@@ -82,7 +82,7 @@ static opipe_status check_costs(const planner *p) {
 /* Chooses the schedule to ask. A search without one starts from the best for equal stages. */
 static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_ref *out_schedule) {
   opi_decision *plan = &p->plan->decided;
-  const char *spec = p->params->schedule, *name = NULL;
+  const char *spec = p->params->schedule;
   const uint32_t listed = p->params->n_stage_replicas; /* if nothing else gives the ranks */
   const uint32_t width = opi_plan_width(plan);
   const uint32_t n_ranks =
@@ -107,11 +107,11 @@ static opipe_status choose_schedule(planner *p, uint32_t n_stages, opi_schedule_
   }
   if (p->from == NULL)
     OPI_TRY(search->best(p->env->plugins, &question, &p->scratch, &p->from, p->err));
-  OPI_TRY(opi_schedule_split(p->from, &p->plan->arena, &name, &plan->settings, &plan->n_settings,
-                             p->err));
-  plan->schedule = name;
-  OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, name, out_schedule, p->err));
-  return opi_schedule_check_settings(out_schedule, plan->settings, plan->n_settings, p->err);
+  opi_plan_schedule *chosen = &plan->schedule;
+  OPI_TRY(opi_schedule_split(p->from, &p->plan->arena, &chosen->name, &chosen->settings,
+                             &chosen->n_settings, p->err));
+  OPI_TRY(p->env->plugins->schedule(p->env->plugins->ctx, chosen->name, out_schedule, p->err));
+  return opi_schedule_check_settings(out_schedule, chosen->settings, chosen->n_settings, p->err);
 }
 
 /* Refuses a device, and with it a cap, that no rank would use. */
@@ -158,11 +158,11 @@ static opipe_status choose_layout(planner *p) {
   OPI_TRY(opi_schedule_layout(&schedule, &p->wish, plan, &p->plan->arena, p->err));
   if (plan->n_stages > STAGES_MOST || plan->n_ranks > STAGES_MOST) {
     return opi_fail(p->err, OPIPE_E_LIMIT, "schedule '%s' makes %u stages on %u ranks: at most %d",
-                    plan->schedule, plan->n_stages, plan->n_ranks, STAGES_MOST);
+                    plan->schedule.name, plan->n_stages, plan->n_ranks, STAGES_MOST);
   }
   if (n_stages != 0 && plan->n_stages != n_stages) {
     return opi_fail(p->err, OPIPE_E_INVALID, "schedule '%s' makes %u stages, %u were asked for",
-                    plan->schedule, plan->n_stages, n_stages);
+                    plan->schedule.name, plan->n_stages, n_stages);
   }
   OPI_TRY(opi_tensor_check(plan, p->err));
   if (p->env->costs != NULL)

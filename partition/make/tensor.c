@@ -151,7 +151,7 @@ static opipe_status tell_stages(opi_plan *plan, const opi_cut_model *model, opip
       *(meeting->phase == OPI_PHASE_F ? &of->forward_bytes : &of->backward_bytes) += n_bytes;
     }
   }
-  plan->predicted.groups = told;
+  plan->predicted.tensor.groups = told;
   return OPIPE_OK;
 }
 
@@ -206,12 +206,13 @@ opipe_status opi_tensor_tell(opi_plan *plan, const opi_cut_model *model, opipe_e
   if (model->n_members == 1)
     return OPIPE_OK;
   const opi_shards *shards = model->variants[model->base].shards[0]; /* slices have the same */
-  plan->predicted.n_divided = shards->n_divided;
+  plan->predicted.tensor.n_divided = shards->n_divided;
   OPI_TRY(tell_stages(plan, model, err));
   tell_sent(plan, model);
-  plan->predicted.n_whole = shards->n_reasons;
-  plan->predicted.n_mixed = shards->n_mixed;
-  OPI_TRY(
-      tell_reasons(&plan->arena, shards->reasons, shards->n_reasons, &plan->predicted.whole, err));
-  return tell_reasons(&plan->arena, shards->mixed, shards->n_mixed, &plan->predicted.mixed, err);
+  plan->predicted.tensor.n_whole = shards->n_reasons;
+  plan->predicted.tensor.n_mixed = shards->n_mixed;
+  OPI_TRY(tell_reasons(&plan->arena, shards->reasons, shards->n_reasons,
+                       &plan->predicted.tensor.whole, err));
+  return tell_reasons(&plan->arena, shards->mixed, shards->n_mixed, &plan->predicted.tensor.mixed,
+                      err);
 }

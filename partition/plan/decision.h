@@ -85,6 +85,12 @@ typedef struct opi_plan_binding {
   opi_generation generation;   /* a plan of passes: dims are those of its rows */
 } opi_plan_binding;
 
+typedef struct opi_plan_schedule {
+  const char *name;                 /* "gpipe" */
+  opipe_schedule_setting *settings; /* [n_settings] */
+  uint32_t n_settings;
+} opi_plan_schedule;
+
 typedef struct opi_decision {
   const opipe_allocator *allocator; /* scratch memory of readers */
   uint64_t fingerprint[2]; /* XXH3-128 of the model's graph, names, types and shapes, not of its
@@ -95,9 +101,7 @@ typedef struct opi_decision {
   uint32_t n_states;
   uint32_t n_microbatches; /* per request or mini-batch, over all replicas */
   /* The schedule and its layout (opi_schedule_layout). */
-  const char *schedule;             /* "gpipe" */
-  opipe_schedule_setting *settings; /* [n_settings] */
-  uint32_t n_settings;
+  opi_plan_schedule schedule;
   uint32_t n_ranks, n_stages, n_replicas;
   uint32_t width; /* members of a tensor group; 0 means 1. Members are consecutive ranks; the
                      schedule is asked for n_ranks / width ranks */

@@ -90,6 +90,14 @@ typedef struct opi_stage_times {
   double *input_ns, *weight_ns; /* training: the two halves of the backward; NULL: forward plans */
 } opi_stage_times;
 
+/* make/tensor.h. Not written, like what is counted. */
+typedef struct opi_tensor_told {
+  opi_group_told *groups; /* [n_stages]; NULL: no tensor groups, or no model is known */
+  opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
+  opi_whole_told *mixed;  /* [n_mixed] nodes and outputs that rows are gathered for */
+  uint32_t n_whole, n_mixed, n_divided;
+} opi_tensor_told;
+
 /* Plays of a plan of passes (make/passes_play.h). slice_rows 0: unknown. */
 typedef struct opi_pass_played {
   /* All active sequences generate, each with half its context; idle: share of the stages' time. */
@@ -138,11 +146,7 @@ typedef struct opi_prediction {
                                nominal rates of all devices, 0: unknown */
   opi_few_bits *few_bits;   /* [n_few_bits] make/work.h. Sorted by bits, then level */
   uint32_t n_few_bits;
-  opi_group_told *groups; /* [n_stages] make/tensor.h; NULL: no tensor groups, or no model is known.
-                             Not written, like the next */
-  opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */
-  opi_whole_told *mixed;  /* [n_mixed] nodes and outputs that rows are gathered for */
-  uint32_t n_whole, n_mixed, n_divided;
+  opi_tensor_told tensor;
   /* Plans of passes: a pass of class c takes pass_ns[c], its longest stage stage_ns[c], both
    * without keys; keys take key_ns for each that each row sees. */
   double pass_ns[32], stage_ns[32], key_ns;

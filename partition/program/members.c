@@ -47,7 +47,7 @@ opipe_status opi_tensor_check(const opi_decision *plan, opipe_error *err) {
         err, OPIPE_E_UNSUPPORTED,
         "sequence=1: a member of a tensor group of %u has some rows of a micro-batch, "
         "and schedule '%s' runs its backward in %u parts, whose rows other members have",
-        width, plan->schedule, plan->n_parts);
+        width, plan->schedule.name, plan->n_parts);
   }
   return OPIPE_OK;
 }

@@ -315,7 +315,7 @@ static opipe_status count_pieces(const opi_decision *plan, opi_cut_model *model,
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "schedule '%s' cuts micro-batches along the batch: no input has a free "
                     "dimension 0 to split",
-                    plan->schedule);
+                    plan->schedule.name);
   }
   model->n_pieces = (uint32_t)n;
   model->n_members = opi_plan_width(plan);

@@ -52,7 +52,7 @@ opipe_status opi_offload_check(const opi_decision *plan, opipe_error *err) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "offload: cannot be combined with backwards in halves (schedule '%s'), which "
                     "read rows of what a forward of more rows keeps",
-                    plan->schedule);
+                    plan->schedule.name);
   }
   for (uint32_t r = 0; r < plan->n_ranks; ++r)
     OPI_TRY(check_device(&plan->devices[r], r, err));

@@ -78,8 +78,9 @@ static opipe_status check_action(const opi_decision *plan, const opi_cut_model *
   return opi_fail(err, OPIPE_E_INVALID,
                   "schedule '%s', action %u: stage %u of %u, slice %u of %u, part %u of %u, "
                   "replica %u of %u",
-                  plan->schedule, a, action->stage, plan->n_stages, action->slice, model->n_slices,
-                  action->part, forward ? 1 : n_parts, action->replica, n_replicas);
+                  plan->schedule.name, a, action->stage, plan->n_stages, action->slice,
+                  model->n_slices, action->part, forward ? 1 : n_parts, action->replica,
+                  n_replicas);
 }
 
 void opi_action_place(const opi_decision *plan, const opi_cut_model *model, uint32_t place,

@@ -55,7 +55,8 @@ static opipe_status place_piece(const opi_decision *plan, uint32_t s, uint32_t k
     return opi_fail(err, OPIPE_E_INVALID,
                     "schedule '%s' cuts the backward of a micro-batch into %u parts along the "
                     "batch: %lld row%s cannot be cut",
-                    plan->schedule, n_parts, (long long)piece->rows, piece->rows == 1 ? "" : "s");
+                    plan->schedule.name, n_parts, (long long)piece->rows,
+                    piece->rows == 1 ? "" : "s");
   }
   const int64_t whole = piece->rows, from = first_row(whole, n_parts, at.part - 1);
   piece->first += from;

@@ -96,7 +96,7 @@ opipe_status opi_records_check(const opi_decision *plan, const opi_cut *cut, opi
   if (status == OPIPE_OK)
     status = check(plan, &problem, err);
   opi_arena_release(&scratch);
-  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
+  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule.name) : OPIPE_OK;
 }
 
 uint32_t opi_action_program(const opipe_action *action) {

@@ -36,7 +36,7 @@ static opipe_status reduce(const opi_decision *plan, const opi_cut_model *model,
     read_reductions(plan, reduced, out_after);
   opi_do_list_free(reduced);
   opi_do_list_free(order);
-  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule) : OPIPE_OK;
+  return status < 0 ? opi_error_prefix(err, "schedule '%s': ", plan->schedule.name) : OPIPE_OK;
 }
 
 opipe_status opi_reductions_place(const opi_decision *plan, opi_cut_model *model,

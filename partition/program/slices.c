@@ -40,14 +40,14 @@ static opipe_status place_slices(const opi_decision *plan, int64_t n_tokens,
     at += length;
     if (length < 1) {
       return opi_fail(err, OPIPE_E_INVALID, "schedule '%s': %lld slices of %lld tokens",
-                      plan->schedule, (long long)n, (long long)n_tokens);
+                      plan->schedule.name, (long long)n, (long long)n_tokens);
     }
   }
   if (at == n_tokens)
     return OPIPE_OK;
   return opi_fail(err, OPIPE_E_INVALID,
                   "schedule '%s': the slices have %lld tokens, the model's sequences %lld",
-                  plan->schedule, (long long)at, (long long)n_tokens);
+                  plan->schedule.name, (long long)at, (long long)n_tokens);
 }
 
 /* Scales given lengths, made for another number of tokens, in the same proportions; some may become
@@ -268,7 +268,8 @@ opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,
   opi_tokens *tokens = NULL;
   const bool inside = opi_plan_trains(plan) && plan->train->loss.kind == OPI_LOSS_OUTPUT;
   if (dim == OPIPE_NONE || inside) {
-    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s", plan->schedule,
+    return opi_fail(err, OPIPE_E_UNSUPPORTED, "schedule '%s' slices tokens: %s",
+                    plan->schedule.name,
                     dim == OPIPE_NONE ? "no input has a free token dimension (its second)"
                                       : "a loss inside the graph judges whole sequences");
   }
@@ -279,7 +280,7 @@ opipe_status opi_slices_cut(const opi_decision *plan, const opi_model *file,
   if (status == OPIPE_OK)
     status = cut_tokens(plan, base, tokens, model->n_slices, variant, err);
   opi_tokens_free(tokens);
-  return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule)
+  return status < 0 ? opi_error_prefix(err, "schedule '%s' slices tokens: ", plan->schedule.name)
                     : OPIPE_OK;
 }
 

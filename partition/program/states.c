@@ -174,7 +174,7 @@ static opipe_status check_plan(const opi_decision *plan, opipe_error *err) {
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "states: schedule '%s' cuts requests into %u token slices; parts of a prompt "
                     "are requests of one stream instead",
-                    plan->schedule, plan->n_slices);
+                    plan->schedule.name, plan->n_slices);
   }
   return OPIPE_OK;
 }

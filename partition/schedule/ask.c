@@ -67,9 +67,9 @@ opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *q
     return opi_fail(err, OPIPE_E_INVALID, "%u ranks, %u stages, %u micro-batches", q->n_ranks,
                     q->n_stages, q->n_microbatches);
   }
-  OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->decided.settings,
-                             &plan->decided.n_settings, err));
-  plan->decided.schedule = name;
+  OPI_TRY(opi_schedule_split(q->schedule, &plan->arena, &name, &plan->decided.schedule.settings,
+                             &plan->decided.schedule.n_settings, err));
+  plan->decided.schedule.name = name;
   plan->decided.n_microbatches = q->n_microbatches;
   plan->decided.train = NULL;
   if (q->mode != OPIPE_MODE_FORWARD) {
@@ -80,8 +80,8 @@ opipe_status opi_order_lay_out(const opi_plugins *plugins, const opi_question *q
     plan->decided.copies = q->n_rank_replicas != 0 ? 0 : q->replicas;
   }
   OPI_TRY(plugins->schedule(plugins->ctx, name, out_schedule, err));
-  OPI_TRY(opi_schedule_check_settings(out_schedule, plan->decided.settings,
-                                      plan->decided.n_settings, err));
+  OPI_TRY(opi_schedule_check_settings(out_schedule, plan->decided.schedule.settings,
+                                      plan->decided.schedule.n_settings, err));
   const opi_layout_wish wish = {.n_ranks = q->n_ranks,
                                 .n_stages = q->n_stages,
                                 .n_rank_replicas = q->n_rank_replicas,
@@ -105,7 +105,7 @@ static opipe_status ask(const opi_plugins *plugins, const opi_question *q, bool 
   OPI_TRY(opi_schedule_order(&schedule, &wish, plan, err));
   const opipe_status status = order_of_plan(&problem, &plan->decided, allocator, out_order, err);
   if (status < 0)
-    (void)opi_error_prefix(err, "schedule '%s': ", plan->decided.schedule);
+    (void)opi_error_prefix(err, "schedule '%s': ", plan->decided.schedule.name);
   return status;
 }
 

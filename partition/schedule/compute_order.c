@@ -263,26 +263,26 @@ static opipe_status take_action(collect *c, const opipe_action *given, opipe_err
   const uint32_t n = cut ? plan->shares[given->stage] : 1;
   if (given->rank >= c->n_ranks || (plan->shares != NULL && given->replica != 0)) {
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: rank %u of %u, replica %u",
-                    plan->schedule, c->n, given->rank, c->n_ranks, given->replica);
+                    plan->schedule.name, c->n, given->rank, c->n_ranks, given->replica);
   }
   if (given->pass == OPIPE_CELL_IDLE && !c->cells) {
-    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell", plan->schedule,
-                    c->n);
+    return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: an idle cell",
+                    plan->schedule.name, c->n);
   }
   if (given->reserved != 0) {
     return opi_fail(err, OPIPE_E_INVALID, "schedule '%s', action %u: reserved is %llu, not 0",
-                    plan->schedule, c->n, (unsigned long long)given->reserved);
+                    plan->schedule.name, c->n, (unsigned long long)given->reserved);
   }
   if (n > OPI_ACTIONS_MOST || c->n + n > OPI_ACTIONS_MOST) {
-    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions", plan->schedule,
-                    OPI_ACTIONS_MOST);
+    return opi_fail(err, OPIPE_E_LIMIT, "schedule '%s' emits more than %d actions",
+                    plan->schedule.name, OPI_ACTIONS_MOST);
   }
   if (c->n + n > c->most) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "schedule '%s' emits more than %llu actions: %u stages x %u replicas of %u "
                     "micro-batches have no more",
-                    plan->schedule, (unsigned long long)c->most, plan->n_stages, plan->n_replicas,
-                    plan->n_microbatches);
+                    plan->schedule.name, (unsigned long long)c->most, plan->n_stages,
+                    plan->n_replicas, plan->n_microbatches);
   }
   OPI_TRY(make_room(c, c->n + n, err));
   for (uint32_t i = 0; i < n; ++i) {
@@ -300,7 +300,7 @@ static opipe_status take_all(collect *c, const opipe_action *actions, uint32_t n
   if (n != 0 && actions == NULL) {
     return opi_fail(err, OPIPE_E_INVALID,
                     "schedule '%s', action %u: %u more, but their address is NULL",
-                    c->plan->schedule, c->n, n);
+                    c->plan->schedule.name, c->n, n);
   }
   for (uint32_t i = 0; i < n; ++i)
     OPI_TRY(take_action(c, &actions[i], err));
@@ -378,8 +378,8 @@ static opipe_status describe_problem(const opi_plan *plan, const opi_order_wish 
   *problem = (opipe_schedule_problem){
       .struct_size = (uint32_t)OPIPE_END(opipe_schedule_problem, rank_memory_bytes),
       .mode = opi_plan_mode(&plan->decided),
-      .n_settings = plan->decided.n_settings,
-      .settings = plan->decided.settings,
+      .n_settings = plan->decided.schedule.n_settings,
+      .settings = plan->decided.schedule.settings,
       .layout = layout,
       .forward_ns = per_instance(&plan->decided, scratch, forward),
       .backward_input_ns = zeros,

@@ -78,9 +78,9 @@ static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *p
     return opi_fail(err, OPIPE_E_UNSUPPORTED,
                     "schedule '%s' has %u replicas of its own: its stages take no replicas that "
                     "cut micro-batches",
-                    plan->schedule, layout->n_replicas);
+                    plan->schedule.name, layout->n_replicas);
   }
-  OPI_TRY(count_replicas(wish, plan->schedule, layout, counts, err));
+  OPI_TRY(count_replicas(wish, plan->schedule.name, layout, counts, err));
   uint64_t n_ranks = 0;
   plan->n_replicas = 1;
   for (uint32_t r = 0; r < layout->n_ranks; ++r) {
@@ -88,8 +88,8 @@ static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *p
     while (s < layout->n_stages && layout->instance_rank[s] != r)
       ++s;
     if (s == layout->n_stages) {
-      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no stage on rank %u", plan->schedule,
-                      r);
+      return opi_fail(err, OPIPE_E_INVALID, "schedule '%s' has no stage on rank %u",
+                      plan->schedule.name, r);
     }
     first[r] = (uint32_t)n_ranks;
     n_ranks += counts[r];
@@ -99,7 +99,7 @@ static opipe_status replicate_ranks(const opi_layout_wish *wish, opi_decision *p
   if (n_ranks > INSTANCES_MOST || total > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT,
                     "schedule '%s': %u stages x %u replicas, at most %d are possible",
-                    plan->schedule, layout->n_stages, plan->n_replicas, INSTANCES_MOST);
+                    plan->schedule.name, layout->n_stages, plan->n_replicas, INSTANCES_MOST);
   }
   plan->n_ranks = (uint32_t)n_ranks;
   plan->n_stages = layout->n_stages;
@@ -122,7 +122,7 @@ static opipe_status copy_ranks(opi_decision *plan, opi_arena *arena, const opipe
   if (total > INSTANCES_MOST || (uint64_t)layout->n_ranks * n > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT,
                     "schedule '%s': %u copies of %u stages x %u replicas, at most %d are possible",
-                    plan->schedule, n, layout->n_stages, layout->n_replicas, INSTANCES_MOST);
+                    plan->schedule.name, n, layout->n_stages, layout->n_replicas, INSTANCES_MOST);
   }
   uint32_t *ranks = OPI_ARENA_ARRAY(arena, uint32_t, total);
   if (ranks == NULL)
@@ -146,7 +146,7 @@ static opipe_status widen(opi_decision *plan, opipe_error *err) {
   if ((uint64_t)plan->n_ranks * width > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT,
                     "schedule '%s': %u tensor groups of %u members, at most %d ranks are possible",
-                    plan->schedule, plan->n_ranks, width, INSTANCES_MOST);
+                    plan->schedule.name, plan->n_ranks, width, INSTANCES_MOST);
   }
   plan->n_ranks *= width;
   for (uint32_t i = 0; i < plan->n_stages * plan->n_replicas; ++i)
@@ -193,8 +193,8 @@ opipe_status opi_schedule_layout(const opi_schedule_ref *schedule, const opi_lay
                                             : 0,
       .n_stages = n_stages,
       .n_microbatches = opi_plan_copy_share(plan, 0),
-      .n_settings = plan->n_settings,
-      .settings = plan->settings};
+      .n_settings = plan->schedule.n_settings,
+      .settings = plan->schedule.settings};
   opipe_layout layout = {0};
   if (n_ranks > INSTANCES_MOST || n_stages > INSTANCES_MOST) {
     return opi_fail(err, OPIPE_E_LIMIT, "%u ranks, %u stages: at most %d are possible", n_ranks,

@@ -136,8 +136,8 @@ static void shift_arena(opipe_program *program) {
 /* The parameter that a touched value is a rounded copy of, whose key is noted; else the value. */
 static uint32_t read_as(const opipe_program *program, uint32_t role, uint32_t value,
                         uint8_t *io_rounded) {
-  const uint32_t param = role == OPIPE_VALUE_PARAMETER && program->rounded != NULL
-                             ? program->rounded[value]
+  const uint32_t param = role == OPIPE_VALUE_PARAMETER && program->matched.rounded != NULL
+                             ? program->matched.rounded[value]
                              : OPIPE_NONE;
   const cuda_storage *storage = &program->storages[value];
   if (param == OPIPE_NONE)

@@ -90,8 +90,9 @@ static opipe_status look_at_results(cuda_rule *r) {
   const opipe_program *program = r->program;
   for (uint32_t i = 0; i < r->node->n_out; ++i) {
     const uint32_t value = made_as(r, i);
-    const cuda_part *part =
-        value != OPIPE_NONE && program->parts != NULL ? &program->parts[value] : NULL;
+    const cuda_part *part = value != OPIPE_NONE && program->matched.parts != NULL
+                                ? &program->matched.parts[value]
+                                : NULL;
     const bool is_part = part != NULL && part->whole != OPIPE_NONE;
     if (value == OPIPE_NONE || cuda_accumulator(r, i) != OPIPE_NONE ||
         (is_part && part->first != 0))
@@ -149,7 +150,7 @@ static opipe_status stage_constants(opipe_program *program, opipe_error *err) {
 /* The node whose rule makes the steps that stand there: a product's, in the place of its tail's
  * end. */
 static uint32_t host_of(const opipe_program *program, uint32_t node) {
-  const uint32_t host = program->hosts != NULL ? program->hosts[node] : OPIPE_NONE;
+  const uint32_t host = program->matched.hosts != NULL ? program->matched.hosts[node] : OPIPE_NONE;
   return host != OPIPE_NONE ? host : node;
 }
 
@@ -165,17 +166,10 @@ opipe_status cuda_probe_make(const opipe_program *program, opipe_program *out_pr
                                .graph = program->graph,
                                .flags = program->flags,
                                .pool = {program->device->host, NULL},
-                               .adds_to = program->adds_to,
-                               .reader = program->reader,
-                               .parts = program->parts,
-                               .joins = program->joins,
-                               .pitches = program->pitches,
-                               .narrow = program->narrow,
-                               .tails = program->tails,
-                               .fronts = program->fronts,
-                               .scales = program->scales,
-                               .columns = program->columns,
-                               .besides = program->besides};
+                               .matched = program->matched};
+  out_probe->matched.taken = NULL; /* each node by itself */
+  out_probe->matched.hosts = NULL;
+  out_probe->matched.rounded = NULL;
   return prepare(out_probe, err);
 }
 
@@ -201,7 +195,7 @@ static opipe_status count_lacking(const opipe_program *program, uint32_t first, 
   opipe_error why = OPIPE_ERROR_INIT;
   uint32_t i = first;
   opipe_status status = cuda_probe_make(program, &probe, err);
-  while (status >= 0 && i < program->graph->n_nodes && !program->taken[i] &&
+  while (status >= 0 && i < program->graph->n_nodes && !program->matched.taken[i] &&
          host_of(program, i) == i && cuda_probe(&probe, i, &why) == OPIPE_E_UNSUPPORTED)
     ++i;
   cuda_pool_release(&probe.pool);
@@ -242,7 +236,7 @@ static opipe_status emit_all(opipe_program *program, opipe_error *err) {
     opipe_error why = OPIPE_ERROR_INIT;
     n = 1;
     const uint32_t node = host_of(program, i);
-    if ((program->taken[i] && node == i) || emit_node(program, node, &why) >= 0)
+    if ((program->matched.taken[i] && node == i) || emit_node(program, node, &why) >= 0)
       continue;
     if (node != i) /* its rule took the tail before */
       return opipe_fail(err, why.status, "%s", why.message);

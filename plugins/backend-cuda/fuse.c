@@ -8,19 +8,19 @@
  */
 #include "ops/rule.h"
 
-static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1; /* in program->reader */
+static const uint32_t NEVER = UINT32_MAX, SEVERAL = UINT32_MAX - 1; /* in program->matched.reader */
 
 enum change { LOOK, TAKE, GIVE }; /* treatment of the nodes on the way */
 
 static void find_readers(opipe_program *program) {
   const opipe_graph *graph = program->graph;
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->reader[v] = NEVER;
+    program->matched.reader[v] = NEVER;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
     for (uint32_t k = 0; k < graph->nodes[i].n_in; ++k) {
       const uint32_t v = graph->nodes[i].in[k];
       if (v != OPIPE_NONE)
-        program->reader[v] = program->reader[v] == NEVER ? i : SEVERAL;
+        program->matched.reader[v] = program->matched.reader[v] == NEVER ? i : SEVERAL;
     }
   }
 }
@@ -43,8 +43,8 @@ static uint32_t goal_of(const opipe_program *program, uint32_t value, enum chang
   const opipe_graph *graph = program->graph;
   const opipe_value *made = &graph->values[value];
   while (value != OPIPE_NONE && graph->values[value].role == OPIPE_VALUE_TEMP &&
-         program->reader[value] < graph->n_nodes) {
-    const uint32_t i = program->reader[value];
+         program->matched.reader[value] < graph->n_nodes) {
+    const uint32_t i = program->matched.reader[value];
     const opipe_node *node = &graph->nodes[i];
     const bool ends = cuda_is_accumulate(node) && node->n_in == 1 && node->n_out == 1 &&
                       node->out[0] != OPIPE_NONE &&
@@ -53,7 +53,7 @@ static uint32_t goal_of(const opipe_program *program, uint32_t value, enum chang
     if (!ends && !passes_on(graph, node))
       return OPIPE_NONE;
     if (change != LOOK)
-      program->taken[i] = change == TAKE;
+      program->matched.taken[i] = change == TAKE;
     if (ends)
       return node->out[0];
     value = node->out[0];
@@ -108,19 +108,20 @@ static void redirect(const opipe_program *program, const opipe_node *node) {
   }
   for (uint32_t i = 0; all && any && i < node->n_out; ++i) {
     if (node->out[i] != OPIPE_NONE)
-      program->adds_to[node->out[i]] = goal_of(program, node->out[i], TAKE);
+      program->matched.adds_to[node->out[i]] = goal_of(program, node->out[i], TAKE);
   }
 }
 
 opipe_status cuda_match(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
-  program->reader = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  program->adds_to = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  program->taken = CUDA_POOL_ARRAY(&program->pool, bool, graph->n_nodes);
-  if (program->reader == NULL || program->adds_to == NULL || program->taken == NULL)
+  program->matched.reader = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  program->matched.adds_to = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  program->matched.taken = CUDA_POOL_ARRAY(&program->pool, bool, graph->n_nodes);
+  if (program->matched.reader == NULL || program->matched.adds_to == NULL ||
+      program->matched.taken == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->adds_to[v] = OPIPE_NONE;
+    program->matched.adds_to[v] = OPIPE_NONE;
   if ((program->flags & OPIPE_COMPILE_NO_FUSE) != 0)
     return OPIPE_OK;
   find_readers(program);
@@ -141,9 +142,9 @@ opipe_status cuda_match(opipe_program *program, opipe_error *err) {
 
 void cuda_unmatch(opipe_program *program, const opipe_node *node) {
   for (uint32_t i = 0; i < node->n_out; ++i) {
-    if (node->out[i] == OPIPE_NONE || program->adds_to[node->out[i]] == OPIPE_NONE)
+    if (node->out[i] == OPIPE_NONE || program->matched.adds_to[node->out[i]] == OPIPE_NONE)
       continue;
     (void)goal_of(program, node->out[i], GIVE);
-    program->adds_to[node->out[i]] = OPIPE_NONE;
+    program->matched.adds_to[node->out[i]] = OPIPE_NONE;
   }
 }

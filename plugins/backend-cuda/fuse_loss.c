@@ -35,16 +35,16 @@ static bool is_view(const opipe_graph *graph, const opipe_node *node, uint32_t v
 static chain follow(const opipe_program *program, uint32_t value, const chain *take) {
   const opipe_graph *graph = program->graph;
   chain found = {value, OPIPE_NONE, 0};
-  for (uint32_t n = 1; program->reader[found.value] < graph->n_nodes; ++n) {
+  for (uint32_t n = 1; program->matched.reader[found.value] < graph->n_nodes; ++n) {
     const uint32_t role = graph->values[found.value].role;
     if (role != OPIPE_VALUE_TEMP && role != OPIPE_VALUE_OUTPUT)
       break;
     found.kept = role == OPIPE_VALUE_OUTPUT ? n : found.kept;
-    found.end = program->reader[found.value];
+    found.end = program->matched.reader[found.value];
     const opipe_node *node = &graph->nodes[found.end];
     if (!is_view(graph, node, found.value))
       return found;
-    program->taken[found.end] |= take != NULL && n >= take->kept;
+    program->matched.taken[found.end] |= take != NULL && n >= take->kept;
     found.value = node->out[0];
   }
   found.end = OPIPE_NONE;
@@ -67,45 +67,46 @@ static int loss_of(const opipe_node *node, uint32_t scores) {
 static void match_loss(opipe_program *program, uint32_t i) {
   const opipe_graph *graph = program->graph;
   const opipe_node *cast = &graph->nodes[i], *loss;
-  if (!is_cast(graph, cast, true) || program->taken[i])
+  if (!is_cast(graph, cast, true) || program->matched.taken[i])
     return;
   const uint32_t dtype = graph->values[cast->in[0]].dtype;
   const chain scores = follow(program, cast->out[0], NULL);
   const int kind = scores.end != OPIPE_NONE ? loss_of(&graph->nodes[scores.end], scores.value) : 0;
-  if (kind == 0 || program->taken[scores.end])
+  if (kind == 0 || program->matched.taken[scores.end])
     return;
   loss = &graph->nodes[scores.end];
   if (kind == 2) {
     const chain made = follow(program, loss->out[0], NULL);
-    if (made.end == OPIPE_NONE || made.kept > 0 || program->taken[made.end] ||
+    if (made.end == OPIPE_NONE || made.kept > 0 || program->matched.taken[made.end] ||
         !is_cast(graph, &graph->nodes[made.end], false) ||
         graph->values[graph->nodes[made.end].out[0]].dtype != dtype ||
         !cuda_loss_reads(program, loss, dtype))
       return;
-    program->narrow[loss->out[0]] = graph->nodes[made.end].out[0];
-    program->taken[made.end] = true;
+    program->matched.narrow[loss->out[0]] = graph->nodes[made.end].out[0];
+    program->matched.taken[made.end] = true;
     (void)follow(program, loss->out[0], &made);
   } else if (!cuda_loss_reads(program, loss, dtype)) {
     return;
   }
-  program->narrow[scores.value] = cast->in[0];
-  program->taken[i] = scores.kept == 0;
+  program->matched.narrow[scores.value] = cast->in[0];
+  program->matched.taken[i] = scores.kept == 0;
   (void)follow(program, cast->out[0], &scores);
 }
 
 opipe_status cuda_match_losses(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
-  program->narrow = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  if (program->narrow == NULL)
+  program->matched.narrow = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  if (program->matched.narrow == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->narrow[v] = OPIPE_NONE;
+    program->matched.narrow[v] = OPIPE_NONE;
   for (uint32_t i = 0; i < graph->n_nodes; ++i)
     match_loss(program, i);
   return OPIPE_OK;
 }
 
 uint32_t cuda_narrow(const opipe_program *program, uint32_t value) {
-  const uint32_t narrow = program->narrow != NULL ? program->narrow[value] : OPIPE_NONE;
+  const uint32_t narrow =
+      program->matched.narrow != NULL ? program->matched.narrow[value] : OPIPE_NONE;
   return narrow != OPIPE_NONE ? narrow : value;
 }

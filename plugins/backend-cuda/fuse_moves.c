@@ -39,8 +39,9 @@ uint32_t *cuda_find_sources(opipe_program *program) {
 
 bool cuda_adds(const opipe_program *program, uint32_t i) {
   const opipe_node *node = &program->graph->nodes[i];
-  return !program->taken[i] && program->hosts[i] == OPIPE_NONE && node->n_out == 1 &&
-         node->out[0] != OPIPE_NONE && program->adds_to[node->out[0]] != OPIPE_NONE;
+  return !program->matched.taken[i] && program->matched.hosts[i] == OPIPE_NONE &&
+         node->n_out == 1 && node->out[0] != OPIPE_NONE &&
+         program->matched.adds_to[node->out[0]] != OPIPE_NONE;
 }
 
 /* The parameter to whose gradient a node's output is added; each Accumulate has a value of its own
@@ -48,7 +49,7 @@ bool cuda_adds(const opipe_program *program, uint32_t i) {
 static uint32_t slot_of(const opipe_program *program, uint32_t value) {
   const opipe_value *values = program->graph->values;
   const bool ends = value != OPIPE_NONE && values[value].role == OPIPE_VALUE_GRADIENT;
-  const uint32_t sum = ends || value == OPIPE_NONE ? value : program->adds_to[value];
+  const uint32_t sum = ends || value == OPIPE_NONE ? value : program->matched.adds_to[value];
   return sum != OPIPE_NONE ? values[sum].slot : OPIPE_NONE;
 }
 
@@ -64,10 +65,10 @@ static bool adds_to_slot(const opipe_program *program, const opipe_node *node, u
  * there? */
 static bool adds_there(const opipe_program *program, uint32_t i, uint32_t slot) {
   const opipe_node *nodes = program->graph->nodes;
-  const bool is_host = program->hosts[i] != OPIPE_NONE;
-  const opipe_node *node = &nodes[is_host ? program->hosts[i] : i];
+  const bool is_host = program->matched.hosts[i] != OPIPE_NONE;
+  const opipe_node *node = &nodes[is_host ? program->matched.hosts[i] : i];
   const cuda_beside *beside = cuda_beside_of(program, node);
-  if (program->taken[i] && !is_host)
+  if (program->matched.taken[i] && !is_host)
     return false;
   return adds_to_slot(program, node, slot) ||
          adds_to_slot(program, beside != NULL ? &nodes[beside->node] : NULL, slot) ||
@@ -81,7 +82,7 @@ static bool meets(const opipe_program *program, uint32_t i, const opipe_node *no
   for (uint32_t k = 0; k < node->n_out; ++k) {
     const uint32_t made = node->out[k], slot = slot_of(program, made);
     for (uint32_t j = 0; made != OPIPE_NONE && j < other->n_in; ++j) {
-      if (other->in[j] == made && !program->taken[i])
+      if (other->in[j] == made && !program->matched.taken[i])
         return true;
     }
     if (slot != OPIPE_NONE && adds_there(program, i, slot))

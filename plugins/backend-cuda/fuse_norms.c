@@ -29,7 +29,7 @@ static bool is_norm_grad(const opipe_node *node) {
 static opipe_status match_add(search *s, uint32_t i, opipe_error *err) {
   opipe_program *program = s->program;
   const opipe_graph *graph = program->graph;
-  const uint32_t dx = graph->nodes[i].out[0], add = program->reader[dx];
+  const uint32_t dx = graph->nodes[i].out[0], add = program->matched.reader[dx];
   bool taken = false;
   if (graph->values[dx].role != OPIPE_VALUE_TEMP || add >= graph->n_nodes ||
       !cuda_is_pair(program, add, "Add"))
@@ -39,14 +39,14 @@ static opipe_status match_add(search *s, uint32_t i, opipe_error *err) {
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", graph->n_nodes);
   *tail = (cuda_tail){.row = OPIPE_NONE, .aux = OPIPE_NONE, .n = 1, .nodes = {add}};
   tail->addend = graph->nodes[add].in[graph->nodes[add].in[0] == dx ? 1 : 0];
-  program->tails[i] = tail;
+  program->matched.tails[i] = tail;
   const opipe_status status = cuda_probe_takes(&s->probe, i, &taken, err);
   if (!taken) {
-    program->tails[i] = NULL;
+    program->matched.tails[i] = NULL;
     return status;
   }
-  program->taken[i] = true;
-  program->hosts[add] = i;
+  program->matched.taken[i] = true;
+  program->matched.hosts[add] = i;
   return OPIPE_OK;
 }
 
@@ -62,7 +62,7 @@ static bool is_scale_of(const opipe_node *node, const opipe_node *dx) {
 
 /* Where it is done. */
 static uint32_t place_of(const opipe_program *program, uint32_t i) {
-  const cuda_tail *tail = program->tails[i];
+  const cuda_tail *tail = program->matched.tails[i];
   return tail != NULL ? tail->nodes[tail->n - 1] : i;
 }
 
@@ -76,10 +76,10 @@ static opipe_status match_scale(search *s, uint32_t i, opipe_error *err) {
     ++scale;
   if (scale == graph->n_nodes || !cuda_can_move(program, scale, place_of(program, i)))
     return OPIPE_OK;
-  program->scales[i] = scale;
+  program->matched.scales[i] = scale;
   const opipe_status status = cuda_probe_takes(&s->probe, i, &taken, err);
-  program->scales[i] = taken ? scale : OPIPE_NONE;
-  program->taken[scale] = taken;
+  program->matched.scales[i] = taken ? scale : OPIPE_NONE;
+  program->matched.taken[scale] = taken;
   return status;
 }
 
@@ -94,10 +94,10 @@ static opipe_status match_columns(search *s, uint32_t i, opipe_error *err) {
     if (!cuda_named(node, "", "ReduceSum") || !cuda_adds(program, k) ||
         s->source[node->in[0]] != made || !cuda_can_move(program, k, place))
       continue;
-    program->columns[i] = k;
+    program->matched.columns[i] = k;
     const opipe_status status = cuda_probe_takes(&s->probe, i, &taken, err);
-    program->columns[i] = taken ? k : OPIPE_NONE;
-    program->taken[k] = taken;
+    program->matched.columns[i] = taken ? k : OPIPE_NONE;
+    program->matched.taken[k] = taken;
     if (taken || status < 0)
       return status;
   }
@@ -106,9 +106,9 @@ static opipe_status match_columns(search *s, uint32_t i, opipe_error *err) {
 
 opipe_status cuda_match_norms(opipe_program *program, opipe_error *err) {
   search s = {.program = program, .source = cuda_find_sources(program)};
-  program->scales = cuda_no_nodes(program);
-  program->columns = cuda_no_nodes(program);
-  if (program->scales == NULL || program->columns == NULL || s.source == NULL)
+  program->matched.scales = cuda_no_nodes(program);
+  program->matched.columns = cuda_no_nodes(program);
+  if (program->matched.scales == NULL || program->matched.columns == NULL || s.source == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", program->graph->n_nodes);
   opipe_status status = cuda_probe_make(program, &s.probe, err);
   for (uint32_t i = 0; status >= 0 && i < program->graph->n_nodes; ++i) {
@@ -124,9 +124,9 @@ opipe_status cuda_match_norms(opipe_program *program, opipe_error *err) {
 }
 
 const opipe_node *cuda_scale_of(const opipe_program *program, const opipe_node *node) {
-  return cuda_along(program, program->scales, node);
+  return cuda_along(program, program->matched.scales, node);
 }
 
 const opipe_node *cuda_columns_of(const opipe_program *program, const opipe_node *node) {
-  return cuda_along(program, program->columns, node);
+  return cuda_along(program, program->matched.columns, node);
 }

@@ -45,7 +45,7 @@ static bool is_read_by_attention(const opipe_program *program, uint32_t value) {
 static bool is_made_by_attention(const opipe_program *program, uint32_t value, uint32_t reader,
                                  uint32_t *io_maker) {
   const opipe_graph *graph = program->graph;
-  if (program->reader[value] != reader)
+  if (program->matched.reader[value] != reader)
     return false;
   for (uint32_t i = 0; i < reader; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -87,7 +87,7 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
   uint32_t maker = OPIPE_NONE;
   int64_t first = 0;
   bool fits = size != 0 && row * size % WHOLE_WORDS == 0 && cuda_elems(whole) > 0 &&
-              program->parts[p->whole].whole == OPIPE_NONE &&
+              program->matched.parts[p->whole].whole == OPIPE_NONE &&
               (!p->joins || whole->role == OPIPE_VALUE_TEMP);
   for (uint32_t i = 0; fits && i < p->n; ++i) {
     const uint32_t v = p->values[i];
@@ -98,7 +98,7 @@ static bool place_parts(opipe_program *program, const parting *p, uint32_t node)
            (p->joins ? is_made_by_attention(program, v, node, &maker)
                      : is_read_by_attention(program, v));
     if (fits) {
-      program->parts[v] = (cuda_part){p->whole, first, row};
+      program->matched.parts[v] = (cuda_part){p->whole, first, row};
       first += graph->values[v].shape[2];
     }
   }
@@ -144,23 +144,23 @@ static opipe_status ask(const opipe_program *program, opipe_program *probe, cons
 opipe_status cuda_match_parts(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   opipe_program probe;
-  program->parts = CUDA_POOL_ARRAY(&program->pool, cuda_part, graph->n_values);
-  if (program->parts == NULL)
+  program->matched.parts = CUDA_POOL_ARRAY(&program->pool, cuda_part, graph->n_values);
+  if (program->matched.parts == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->parts[v].whole = OPIPE_NONE;
+    program->matched.parts[v].whole = OPIPE_NONE;
   opipe_status status = cuda_probe_make(program, &probe, err);
   for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
     parting p;
     bool taken = false;
-    if (program->taken[i] || !read_parting(graph, &graph->nodes[i], &p))
+    if (program->matched.taken[i] || !read_parting(graph, &graph->nodes[i], &p))
       continue;
     if (place_parts(program, &p, i))
       status = ask(program, &probe, &p, &taken, err);
-    program->taken[i] = taken;
+    program->matched.taken[i] = taken;
     for (uint32_t k = 0; !taken && k < p.n; ++k) {
-      if (p.values[k] != OPIPE_NONE && program->parts[p.values[k]].whole == p.whole)
-        program->parts[p.values[k]].whole = OPIPE_NONE;
+      if (p.values[k] != OPIPE_NONE && program->matched.parts[p.values[k]].whole == p.whole)
+        program->matched.parts[p.values[k]].whole = OPIPE_NONE;
     }
   }
   cuda_pool_release(&probe.pool);

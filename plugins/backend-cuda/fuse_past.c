@@ -45,10 +45,11 @@ static uint32_t join_of(const opipe_program *program, uint32_t reader, uint32_t 
   const opipe_graph *graph = program->graph;
   const uint32_t value = graph->nodes[reader].in[i];
   if (value == OPIPE_NONE || graph->values[value].role != OPIPE_VALUE_TEMP ||
-      program->reader[value] != reader)
+      program->matched.reader[value] != reader)
     return OPIPE_NONE;
   const uint32_t maker = maker_of(graph, value, reader);
-  return maker != OPIPE_NONE && !program->taken[maker] && joins_rows(graph, &graph->nodes[maker])
+  return maker != OPIPE_NONE && !program->matched.taken[maker] &&
+                 joins_rows(graph, &graph->nodes[maker])
              ? maker
              : OPIPE_NONE;
 }
@@ -78,11 +79,11 @@ static bool may_read_pieces(const opipe_graph *graph, const opipe_node *node) {
 opipe_status cuda_match_past(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   opipe_program probe;
-  program->joins = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  if (program->joins == NULL)
+  program->matched.joins = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  if (program->matched.joins == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->joins[v] = OPIPE_NONE;
+    program->matched.joins[v] = OPIPE_NONE;
   opipe_status status = cuda_probe_make(program, &probe, err);
   for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
     const opipe_node *node = &graph->nodes[i];
@@ -93,14 +94,14 @@ opipe_status cuda_match_past(opipe_program *program, opipe_error *err) {
     if (k == OPIPE_NONE || v == OPIPE_NONE ||
         rows_of(graph, graph->nodes[k].in[0]) != rows_of(graph, graph->nodes[v].in[0]))
       continue;
-    program->joins[node->in[IN_K]] = k;
-    program->joins[node->in[IN_V]] = v;
+    program->matched.joins[node->in[IN_K]] = k;
+    program->matched.joins[node->in[IN_V]] = v;
     status = cuda_probe_takes(&probe, i, &taken, err);
     if (taken) {
-      program->taken[k] = program->taken[v] = true;
+      program->matched.taken[k] = program->matched.taken[v] = true;
     } else {
-      program->joins[node->in[IN_K]] = OPIPE_NONE;
-      program->joins[node->in[IN_V]] = OPIPE_NONE;
+      program->matched.joins[node->in[IN_K]] = OPIPE_NONE;
+      program->matched.joins[node->in[IN_V]] = OPIPE_NONE;
     }
   }
   cuda_pool_release(&probe.pool);
@@ -108,7 +109,8 @@ opipe_status cuda_match_past(opipe_program *program, opipe_error *err) {
 }
 
 const opipe_node *cuda_join_of(const opipe_program *program, uint32_t value) {
-  return value != OPIPE_NONE && program->joins != NULL && program->joins[value] != OPIPE_NONE
-             ? &program->graph->nodes[program->joins[value]]
+  return value != OPIPE_NONE && program->matched.joins != NULL &&
+                 program->matched.joins[value] != OPIPE_NONE
+             ? &program->graph->nodes[program->matched.joins[value]]
              : NULL;
 }

@@ -41,16 +41,16 @@ bool cuda_repays_moves(int64_t other, int64_t moved_bytes) {
 
 int64_t cuda_row_distance(const opipe_program *program, uint32_t value) {
   const opipe_value *v = &program->graph->values[value];
-  const int64_t pitch = program->pitches != NULL ? program->pitches[value] : 0;
+  const int64_t pitch = program->matched.pitches != NULL ? program->matched.pitches[value] : 0;
   return pitch != 0 ? pitch : v->rank > 0 ? v->shape[v->rank - 1] : 1;
 }
 
 uint64_t cuda_stored_bytes(const opipe_program *program, uint32_t value) {
   const opipe_value *v = &program->graph->values[value];
-  if (program->pitches == NULL || program->pitches[value] == 0)
+  if (program->matched.pitches == NULL || program->matched.pitches[value] == 0)
     return v->n_bytes;
-  return cuda_elems(v) / (uint64_t)v->shape[v->rank - 1] * (uint64_t)program->pitches[value] *
-         cuda_size(v);
+  return cuda_elems(v) / (uint64_t)v->shape[v->rank - 1] *
+         (uint64_t)program->matched.pitches[value] * cuda_size(v);
 }
 
 /* ---- who touches a value ---- */
@@ -75,7 +75,8 @@ static bool join(family *f, uint32_t value) {
   first = &program->graph->values[f->n > 0 ? f->values[0] : value];
   if (v->role != OPIPE_VALUE_TEMP || v->rank < 2 || v->shape[v->rank - 1] != f->row ||
       v->dtype != first->dtype || cuda_elems(v) != cuda_elems(first) ||
-      program->adds_to[value] != OPIPE_NONE || program->parts[value].whole != OPIPE_NONE)
+      program->matched.adds_to[value] != OPIPE_NONE ||
+      program->matched.parts[value].whole != OPIPE_NONE)
     return false;
   f->values[f->n++] = value;
   return true;
@@ -100,7 +101,7 @@ static bool is_product(const opipe_node *node) {
 static bool is_column_sum(const opipe_program *program, const opipe_node *node, uint32_t i,
                           int64_t row) {
   return cuda_named(node, "", "ReduceSum") && i == 0 && node->n_out == 1 &&
-         node->out[0] != OPIPE_NONE && program->adds_to[node->out[0]] != OPIPE_NONE &&
+         node->out[0] != OPIPE_NONE && program->matched.adds_to[node->out[0]] != OPIPE_NONE &&
          cuda_elems(&program->graph->values[node->out[0]]) == (uint64_t)row;
 }
 
@@ -191,11 +192,11 @@ static bool gather(family *f, uint32_t i) {
   const opipe_value *v = &graph->values[value];
   f->row = v->rank > 0 ? v->shape[v->rank - 1] : 0;
   if (!cuda_takes_vectors(program->device, v->dtype) || !cuda_is_odd_row(v->dtype, f->row) ||
-      program->pitches[value] != 0 || cuda_elems(v) == 0 || !join(f, value))
+      program->matched.pitches[value] != 0 || cuda_elems(v) == 0 || !join(f, value))
     return false;
   for (uint32_t at = 0; at < f->n; ++at) {
     for (uint32_t k = 0; k < graph->n_nodes; ++k) {
-      if (!program->taken[k] && !suits(f, k, f->values[at]))
+      if (!program->matched.taken[k] && !suits(f, k, f->values[at]))
         return false;
     }
   }
@@ -209,7 +210,7 @@ static opipe_status ask(const family *f, opipe_program *probe, bool *out_taken, 
   for (uint32_t i = 0; *out_taken && i < program->graph->n_nodes; ++i) {
     const opipe_node *node = &program->graph->nodes[i];
     opipe_error why = OPIPE_ERROR_INIT;
-    if (program->taken[i] || is_view(node) || !touches(f, node))
+    if (program->matched.taken[i] || is_view(node) || !touches(f, node))
       continue;
     const opipe_status status = cuda_probe(probe, i, &why);
     if (status == OPIPE_E_NOMEM || status == OPIPE_E_DEVICE)
@@ -223,20 +224,20 @@ opipe_status cuda_match_pitches(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   family f = {.program = program};
   opipe_program probe;
-  program->pitches = CUDA_POOL_ARRAY(&program->pool, int64_t, graph->n_values);
+  program->matched.pitches = CUDA_POOL_ARRAY(&program->pool, int64_t, graph->n_values);
   f.values = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  if (program->pitches == NULL || f.values == NULL)
+  if (program->matched.pitches == NULL || f.values == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   opipe_status status = cuda_probe_make(program, &probe, err);
   for (uint32_t i = 0; status >= 0 && i < graph->n_nodes; ++i) {
     bool taken = false;
-    if (program->taken[i] || !gather(&f, i))
+    if (program->matched.taken[i] || !gather(&f, i))
       continue;
     for (uint32_t k = 0; k < f.n; ++k)
-      program->pitches[f.values[k]] = cuda_pitch(graph->values[f.values[k]].dtype, f.row);
+      program->matched.pitches[f.values[k]] = cuda_pitch(graph->values[f.values[k]].dtype, f.row);
     status = ask(&f, &probe, &taken, err);
     for (uint32_t k = 0; !taken && k < f.n; ++k)
-      program->pitches[f.values[k]] = 0;
+      program->matched.pitches[f.values[k]] = 0;
   }
   cuda_pool_release(&probe.pool);
   return status;

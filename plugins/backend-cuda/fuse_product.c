@@ -146,7 +146,7 @@ static bool take_gelu_and_keep(walk *w) {
   for (uint32_t i = w->at + 1; i < graph->n_nodes; ++i) {
     for (uint32_t k = 0; k < graph->nodes[i].n_in; ++k) {
       if (graph->nodes[i].in[k] == w->value)
-        return !w->program->taken[i] && take_gelu(w, i, w->value);
+        return !w->program->matched.taken[i] && take_gelu(w, i, w->value);
     }
   }
   return false;
@@ -156,10 +156,10 @@ static bool take_gelu_and_keep(walk *w) {
 static bool grow(walk *w) {
   if (w->tail.n == CUDA_TAIL_NODES || w->tail.through != CUDA_THROUGH_NOTHING || w->tail.splits)
     return false;
-  const uint32_t i = w->program->reader[w->value];
+  const uint32_t i = w->program->matched.reader[w->value];
   if (value_of(w, w->value)->role != OPIPE_VALUE_TEMP || i >= w->program->graph->n_nodes)
     return take_gelu_and_keep(w);
-  return !w->program->taken[i] && w->program->hosts[i] == OPIPE_NONE &&
+  return !w->program->matched.taken[i] && w->program->matched.hosts[i] == OPIPE_NONE &&
          (take_view(w, i) || take_add(w, i) || take_gelu(w, i, OPIPE_NONE) ||
           take_gelu_grad(w, i) || take_split(w, i));
 }
@@ -171,7 +171,7 @@ static bool is_host(const opipe_program *program, const opipe_node *node, bool *
   if (!(gemm || cuda_named(node, "", "MatMul") || cuda_named(node, "com.microsoft", "FusedMatMul")))
     return false;
   if (node->n_out != 1 || node->out[0] == OPIPE_NONE || node->n_in < 2 ||
-      node->in[1] == OPIPE_NONE || program->adds_to[node->out[0]] != OPIPE_NONE)
+      node->in[1] == OPIPE_NONE || program->matched.adds_to[node->out[0]] != OPIPE_NONE)
     return false;
   const opipe_value *y = &graph->values[node->out[0]], *b = &graph->values[node->in[1]];
   *out_has_row = gemm && node->n_in > 2 && node->in[2] != OPIPE_NONE;
@@ -210,7 +210,8 @@ static opipe_status settle(opipe_program *program, opipe_program *probe, uint32_
   tail = CUDA_POOL_ARRAY(&program->pool, cuda_tail, 1);
   if (tail == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", program->graph->n_nodes);
-  for (program->tails[host] = tail; tried.n > 0; tried = tail_of(program, host, tried.n - 1)) {
+  for (program->matched.tails[host] = tail; tried.n > 0;
+       tried = tail_of(program, host, tried.n - 1)) {
     opipe_error why = OPIPE_ERROR_INIT;
     *tail = tried;
     status = cuda_probe(probe, host, &why);
@@ -220,28 +221,28 @@ static opipe_status settle(opipe_program *program, opipe_program *probe, uint32_
       return opipe_fail(err, status, "%s", why.message);
   }
   if (tried.n == 0) {
-    program->tails[host] = NULL;
+    program->matched.tails[host] = NULL;
     return OPIPE_OK;
   }
-  program->taken[host] = true;
+  program->matched.taken[host] = true;
   for (uint32_t i = 0; i + 1 < tail->n; ++i)
-    program->taken[tail->nodes[i]] = true;
-  program->hosts[tail->nodes[tail->n - 1]] = host;
+    program->matched.taken[tail->nodes[i]] = true;
+  program->matched.hosts[tail->nodes[tail->n - 1]] = host;
   return OPIPE_OK;
 }
 
 opipe_status cuda_match_tails(opipe_program *program, opipe_error *err) {
   const uint32_t n = program->graph->n_nodes;
   opipe_program probe;
-  program->tails = CUDA_POOL_ARRAY(&program->pool, cuda_tail *, n);
-  program->hosts = CUDA_POOL_ARRAY(&program->pool, uint32_t, n);
-  if (program->tails == NULL || program->hosts == NULL)
+  program->matched.tails = CUDA_POOL_ARRAY(&program->pool, cuda_tail *, n);
+  program->matched.hosts = CUDA_POOL_ARRAY(&program->pool, uint32_t, n);
+  if (program->matched.tails == NULL || program->matched.hosts == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", n);
   for (uint32_t i = 0; i < n; ++i)
-    program->hosts[i] = OPIPE_NONE;
+    program->matched.hosts[i] = OPIPE_NONE;
   opipe_status status = cuda_probe_make(program, &probe, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
-    if (!program->taken[i])
+    if (!program->matched.taken[i])
       status = settle(program, &probe, i, err);
   }
   cuda_pool_release(&probe.pool);
@@ -249,5 +250,6 @@ opipe_status cuda_match_tails(opipe_program *program, opipe_error *err) {
 }
 
 const cuda_tail *cuda_tail_of(const opipe_program *program, const opipe_node *node) {
-  return program->tails != NULL ? program->tails[node - program->graph->nodes] : NULL;
+  return program->matched.tails != NULL ? program->matched.tails[node - program->graph->nodes]
+                                        : NULL;
 }

@@ -24,18 +24,18 @@ opipe_status cuda_match_rounded(opipe_program *program, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   if ((program->flags & OPIPE_COMPILE_OWNED) == 0 || !program->device->half_copies)
     return OPIPE_OK;
-  program->rounded = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
-  if (program->rounded == NULL)
+  program->matched.rounded = CUDA_POOL_ARRAY(&program->pool, uint32_t, graph->n_values);
+  if (program->matched.rounded == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u values", graph->n_values);
   for (uint32_t v = 0; v < graph->n_values; ++v)
-    program->rounded[v] = OPIPE_NONE;
+    program->matched.rounded[v] = OPIPE_NONE;
   for (uint32_t i = 0; i < graph->n_nodes; ++i) {
-    if (program->taken[i] || !is_rounding(graph, &graph->nodes[i]))
+    if (program->matched.taken[i] || !is_rounding(graph, &graph->nodes[i]))
       continue;
     const uint32_t made = graph->nodes[i].out[0], param = graph->nodes[i].in[0];
     cuda_storage *storage = &program->storages[made];
-    program->rounded[made] = param;
-    program->taken[i] = true;
+    program->matched.rounded[made] = param;
+    program->matched.taken[i] = true;
     storage->kind = CUDA_PLACE_PARAM; /* no output lies there */
     storage->slot = graph->values[param].slot;
     storage->key = key_of(graph->values[made].dtype);

@@ -24,7 +24,7 @@ bool cuda_alike(const opipe_program *program, uint32_t a, uint32_t b) {
 }
 
 bool cuda_is_free(const opipe_program *program, uint32_t i) {
-  return !program->taken[i] && program->hosts[i] == OPIPE_NONE;
+  return !program->matched.taken[i] && program->matched.hosts[i] == OPIPE_NONE;
 }
 
 bool cuda_is_pair(const opipe_program *program, uint32_t i, const char *op) {
@@ -70,10 +70,10 @@ static opipe_status match_sum(opipe_program *program, opipe_program *probe, uint
   bool taken = false;
   if (norm == program->graph->n_nodes)
     return OPIPE_OK;
-  program->fronts[norm] = i;
+  program->matched.fronts[norm] = i;
   const opipe_status status = cuda_probe_takes(probe, norm, &taken, err);
-  program->fronts[norm] = taken ? i : OPIPE_NONE;
-  program->taken[i] = taken;
+  program->matched.fronts[norm] = taken ? i : OPIPE_NONE;
+  program->matched.taken[i] = taken;
   return status;
 }
 
@@ -109,7 +109,7 @@ static uint32_t product_before(const opipe_program *program, uint32_t i) {
     const opipe_node *mul = &graph->nodes[n - 1];
     if (mul->n_out != 1 || mul->out[0] != node->in[0])
       continue;
-    const bool alone = program->reader[mul->out[0]] == i &&
+    const bool alone = program->matched.reader[mul->out[0]] == i &&
                        value_of(program, mul->out[0])->role == OPIPE_VALUE_TEMP;
     return alone && cuda_is_pair(program, n - 1, "Mul") ? n - 1 : graph->n_nodes;
   }
@@ -131,18 +131,18 @@ static opipe_status match_gate(opipe_program *program, opipe_program *probe, uin
   bool taken = false;
   if (front == program->graph->n_nodes)
     return OPIPE_OK;
-  program->fronts[i] = front;
+  program->matched.fronts[i] = front;
   const opipe_status status = cuda_probe_takes(probe, i, &taken, err);
-  program->fronts[i] = taken ? front : OPIPE_NONE;
-  program->taken[front] = taken;
+  program->matched.fronts[i] = taken ? front : OPIPE_NONE;
+  program->matched.taken[front] = taken;
   return status;
 }
 
 opipe_status cuda_match_rows(opipe_program *program, opipe_error *err) {
   const uint32_t n = program->graph->n_nodes;
   opipe_program probe;
-  program->fronts = cuda_no_nodes(program);
-  if (program->fronts == NULL)
+  program->matched.fronts = cuda_no_nodes(program);
+  if (program->matched.fronts == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", n);
   opipe_status status = cuda_probe_make(program, &probe, err);
   for (uint32_t i = 0; status >= 0 && i < n; ++i) {
@@ -154,11 +154,11 @@ opipe_status cuda_match_rows(opipe_program *program, opipe_error *err) {
 }
 
 const opipe_node *cuda_front_of(const opipe_program *program, const opipe_node *node) {
-  return cuda_along(program, program->fronts, node);
+  return cuda_along(program, program->matched.fronts, node);
 }
 
 bool cuda_keeps_front(const opipe_program *program, const opipe_node *node) {
   const uint32_t made = cuda_front_of(program, node)->out[0];
   return value_of(program, made)->role != OPIPE_VALUE_TEMP ||
-         program->reader[made] != (uint32_t)(node - program->graph->nodes);
+         program->matched.reader[made] != (uint32_t)(node - program->graph->nodes);
 }

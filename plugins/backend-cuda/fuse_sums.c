@@ -34,11 +34,11 @@ static opipe_status settle(search *s, uint32_t i, uint32_t input, uint32_t sums,
   if (beside == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", program->graph->n_nodes);
   *beside = (cuda_beside){sums, input};
-  program->besides[i] = beside;
+  program->matched.besides[i] = beside;
   const opipe_status status = cuda_probe_takes(&s->probe, i, &taken, err);
   if (!taken)
-    program->besides[i] = NULL;
-  program->taken[sums] = taken;
+    program->matched.besides[i] = NULL;
+  program->matched.taken[sums] = taken;
   return status;
 }
 
@@ -47,7 +47,7 @@ static opipe_status match(search *s, uint32_t i, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   const opipe_node *product = &graph->nodes[i];
   for (uint32_t input = 0; input < 2; ++input) {
-    for (uint32_t k = 0; k < graph->n_nodes && program->besides[i] == NULL; ++k) {
+    for (uint32_t k = 0; k < graph->n_nodes && program->matched.besides[i] == NULL; ++k) {
       const opipe_node *node = &graph->nodes[k];
       if (cuda_named(node, "", "ReduceSum") && cuda_adds(program, k) &&
           s->source[node->in[0]] == s->source[product->in[input]] && cuda_can_move(program, k, i))
@@ -60,9 +60,9 @@ static opipe_status match(search *s, uint32_t i, opipe_error *err) {
 opipe_status cuda_match_sums(opipe_program *program, opipe_error *err) {
   const uint32_t n = program->graph->n_nodes;
   search s = {.program = program};
-  program->besides = CUDA_POOL_ARRAY(&program->pool, cuda_beside *, n);
+  program->matched.besides = CUDA_POOL_ARRAY(&program->pool, cuda_beside *, n);
   s.source = cuda_find_sources(program);
-  if (program->besides == NULL || s.source == NULL)
+  if (program->matched.besides == NULL || s.source == NULL)
     return opipe_fail(err, OPIPE_E_NOMEM, "no memory for %u nodes", n);
   if (!program->device->bias_gradients)
     return OPIPE_OK;
@@ -76,5 +76,6 @@ opipe_status cuda_match_sums(opipe_program *program, opipe_error *err) {
 }
 
 const cuda_beside *cuda_beside_of(const opipe_program *program, const opipe_node *node) {
-  return program->besides != NULL ? program->besides[node - program->graph->nodes] : NULL;
+  return program->matched.besides != NULL ? program->matched.besides[node - program->graph->nodes]
+                                          : NULL;
 }

@@ -207,6 +207,32 @@ typedef struct cuda_part {
   int64_t row;    /* of the whole; in elements */
 } cuda_part;
 
+/* Findings of the passes over the graph (the cuda_match functions below), before steps are made. */
+typedef struct cuda_matches {
+  uint32_t
+      *adds_to; /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
+  bool *taken;  /* [n_nodes]: another node's steps do its work; NULL: none is */
+  cuda_tail **tails;     /* [n_nodes], of products; NULL: none */
+  uint32_t *hosts;       /* [n_nodes]: the product that ends there; OPIPE_NONE; NULL: none does */
+  uint32_t *fronts;      /* [n_nodes]: the node in front that its steps do along; OPIPE_NONE; NULL:
+                            none does */
+  uint32_t *scales;      /* [n_nodes], of norms' gradients: that of the scale, whose steps are
+                            theirs; OPIPE_NONE; NULL: none are */
+  uint32_t *columns;     /* [n_nodes], of norms' gradients: sums of the columns of what they make;
+                            OPIPE_NONE; NULL: none are */
+  cuda_beside **besides; /* [n_nodes], of products; NULL: none does */
+  cuda_part *parts;      /* [n_values]; NULL: all lie by themselves */
+  uint32_t *joins;       /* [n_values]: the Concat whose two pieces attention reads instead;
+                            OPIPE_NONE; NULL: of none */
+  int64_t *pitches;      /* [n_values]: elements between rows that are longer than their own; 0:
+                            none are; NULL: of no value */
+  uint32_t *narrow;      /* [n_values]: what stands for it, before it was widened or when it is
+                            narrowed again; OPIPE_NONE; NULL: nothing does */
+  uint32_t *rounded;     /* [n_values]: the parameter whose rounded copy it is; OPIPE_NONE; NULL:
+                            none is */
+  uint32_t *reader;      /* [n_values]: the node that reads it, if one alone does; of fuse.c */
+} cuda_matches;
+
 struct opipe_program {
   opipe_device *device;
   const opipe_graph *graph;
@@ -214,28 +240,7 @@ struct opipe_program {
   uint32_t flags; /* OPIPE_COMPILE_* */
   cuda_step *steps, **last_step;
   uint32_t n_steps, n_kernels;
-  uint32_t
-      *adds_to; /* [n_values]: the gradient that its maker adds it to; OPIPE_NONE; NULL: none */
-  bool *taken;  /* [n_nodes]: another node's steps do its work; NULL: none is */
-  cuda_tail **tails;      /* [n_nodes], of products; NULL: none */
-  uint32_t *hosts;        /* [n_nodes]: the product that ends there; OPIPE_NONE; NULL: none does */
-  uint32_t *fronts;       /* [n_nodes]: the node in front that its steps do along; OPIPE_NONE; NULL:
-                             none does */
-  uint32_t *scales;       /* [n_nodes], of norms' gradients: that of the scale, whose steps are
-                             theirs; OPIPE_NONE; NULL: none are */
-  uint32_t *columns;      /* [n_nodes], of norms' gradients: sums of the columns of what they make;
-                             OPIPE_NONE; NULL: none are */
-  cuda_beside **besides;  /* [n_nodes], of products; NULL: none does */
-  cuda_part *parts;       /* [n_values]; NULL: all lie by themselves */
-  uint32_t *joins;        /* [n_values]: the Concat whose two pieces attention reads instead;
-                             OPIPE_NONE; NULL: of none */
-  int64_t *pitches;       /* [n_values]: elements between rows that are longer than their own; 0:
-                             none are; NULL: of no value */
-  uint32_t *narrow;       /* [n_values]: what stands for it, before it was widened or when it is
-                             narrowed again; OPIPE_NONE; NULL: nothing does */
-  uint32_t *rounded;      /* [n_values]: the parameter whose rounded copy it is; OPIPE_NONE; NULL:
-                             none is */
-  uint32_t *reader;       /* [n_values]: the node that reads it, if one alone does; of fuse.c */
+  cuda_matches matched;
   uint32_t *alias;        /* [n_values]: the value whose storage it shares; itself: none */
   cuda_storage *storages; /* [n_values], of values that are their own alias */
   cuda_layout *layouts;

@@ -265,7 +265,7 @@ static void expect_layout(opipe_layout given, bool train, const char *message) {
   const opi_train_spec spec = {.replicas = 1};
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->decided.schedule = "mock";
+  plan->decided.schedule.name = "mock";
   plan->decided.n_microbatches = 2;
   plan->decided.train = train ? &spec : NULL;
   wanted = given;
@@ -324,7 +324,7 @@ static void test_idle_cells_where_they_were_asked_for(void) {
   opi_schedule_ref mock = {.table = &table, .id = "mock"};
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->decided.schedule = "mock";
+  plan->decided.schedule.name = "mock";
   plan->decided.n_microbatches = 2;
   layout_status = OPIPE_OK;
   wanted =
@@ -374,7 +374,7 @@ static void expect_emitted(opi_plan *plan, uint32_t what, const char *message) {
 static void test_records_of_a_schedule(void) {
   opi_plan *plan = NULL;
   OPI_ASSERT_OK_FATAL(opi_plan_new(opi_allocator_system(), &plan, &err), &err);
-  plan->decided.schedule = "mock";
+  plan->decided.schedule.name = "mock";
   plan->decided.n_microbatches = 2;
   layout_status = OPIPE_OK;
   wanted =

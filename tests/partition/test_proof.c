@@ -241,7 +241,7 @@ static opipe_status replay_sums(const opi_link *link, bool awaited, opi_list_mee
                                 const uint32_t (*order)[SUMS], opi_replay_result *times,
                                 opipe_error *err) {
   const opi_train_spec spec = {.optimizer = {.kind = OPIPE_OPTIMIZER_SGD}};
-  const opi_decision whole = {.schedule = "toy",
+  const opi_decision whole = {.schedule.name = "toy",
                               .allocator = opi_allocator_system(),
                               .n_ranks = RANKS,
                               .link = *link,

@@ -71,7 +71,7 @@ static void decide(bench *b, uint32_t width) {
       .width = width,
       .n_microbatches = MICROBATCHES,
       .depth = 2,
-      .schedule = "test",
+      .schedule.name = "test",
       .n_nodes = g->n_nodes,
       .binding = {.dims = &b->dim, .n_dims = 1, .batch_dim = "batch", .batch_rows = ROWS}};
   if (b->trains) {

@@ -86,7 +86,7 @@ static inline opi_decision toy_plan(toy *t, uint32_t n_stages, uint32_t n_microb
                        .n_replicas = 1,
                        .n_microbatches = n_microbatches,
                        .depth = depth,
-                       .schedule = "toy"};
+                       .schedule.name = "toy"};
   plan.instance_rank = OPI_ARENA_ARRAY(&t->arena, uint32_t, n_stages);
   plan.devices = OPI_ARENA_ARRAY(&t->arena, opi_device_spec, n_stages);
   plan.actions = OPI_ARENA_ARRAY(&t->arena, opipe_action, n_stages * n_microbatches);

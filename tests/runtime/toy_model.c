@@ -293,7 +293,7 @@ static opipe_status make_plan(toy *t, opipe_error *err) {
   plan->decided.n_ranks = shape->n_ranks;
   plan->decided.n_stages = shape->n_stages;
   plan->decided.n_replicas = 1;
-  plan->decided.schedule = "toy";
+  plan->decided.schedule.name = "toy";
   plan->decided.in_flight = shape->in_flight;
   plan->decided.depth = shape->depth;
   for (uint32_t r = 0; r < shape->n_ranks; ++r) {

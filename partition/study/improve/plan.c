@@ -287,9 +287,9 @@ static opipe_status say(planned *x, double start_ns, uint64_t moves) {
     if (settings[i].value == NULL)
       return opi_fail_nomem(x->err, 1, "a plan");
   }
-  plan->decided.schedule = "search";
-  plan->decided.settings = settings;
-  plan->decided.n_settings = 3;
+  plan->decided.schedule.name = "search";
+  plan->decided.schedule.settings = settings;
+  plan->decided.schedule.n_settings = 3;
   plan->predicted.searched =
       (opi_searched){.start_ns = start_ns, .bound_ns = bound_ns, .moves = moves};
   return OPIPE_OK;

@@ -106,11 +106,11 @@ static void put_rank(const writer *w, uint32_t r) {
 
 static void put_schedule(const writer *w) {
   const opi_plan *plan = w->plan;
-  put_text(w, "{\"schedule\": ", plan->decided.schedule);
+  put_text(w, "{\"schedule\": ", plan->decided.schedule.name);
   opi_text_puts(w->to, ", \"settings\": {");
-  for (uint32_t i = 0; i < plan->decided.n_settings; ++i) {
-    put_text(w, i == 0 ? "" : ", ", plan->decided.settings[i].key);
-    put_text(w, ": ", plan->decided.settings[i].value);
+  for (uint32_t i = 0; i < plan->decided.schedule.n_settings; ++i) {
+    put_text(w, i == 0 ? "" : ", ", plan->decided.schedule.settings[i].key);
+    put_text(w, ": ", plan->decided.schedule.settings[i].value);
   }
   put_text(w, "}, \"transport\": ", plan->decided.transport);
   opi_text_printf(w->to, ",\n \"microbatches\": %u, \"slices\": %u, \"replicas\": %u",

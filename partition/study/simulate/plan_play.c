@@ -14,7 +14,7 @@ static opipe_status check(const opi_decision *plan, const opi_order_play *how, o
       "the lists of a plan (schedule '%s') are played as sessions execute them: without "
       "tensor groups, further copies, sharded steps, sequence groups, scattered "
       "messages, and reductions that hold ranks up",
-      plan->schedule);
+      plan->schedule.name);
 }
 
 /* A rank's fixed bytes: the plan's bytes minus the most that the play takes at one time. */

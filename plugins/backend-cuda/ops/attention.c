@@ -16,7 +16,7 @@ void cuda_head_strides(bool by_rows, int64_t heads, int64_t rows, int64_t depth,
 
 void cuda_attention_strides(const cuda_rule *r, uint32_t value, bool by_rows, int64_t heads,
                             int64_t rows, int64_t depth, int64_t *out) {
-  const cuda_part *parts = r->program->parts;
+  const cuda_part *parts = r->program->matched.parts;
   cuda_head_strides(by_rows, heads, rows, depth, out);
   if (value != OPIPE_NONE && parts != NULL && parts[value].whole != OPIPE_NONE) {
     out[0] = rows * parts[value].row;

@@ -42,7 +42,8 @@ static int64_t stride_of(const matrix *m) {
 /* Between rows of the result, of so many columns. */
 static int64_t result_distance(const cuda_rule *r, int64_t columns) {
   const uint32_t y = r->node->out[0];
-  const int64_t pitch = r->program->pitches != NULL && y != OPIPE_NONE ? r->program->pitches[y] : 0;
+  const int64_t pitch =
+      r->program->matched.pitches != NULL && y != OPIPE_NONE ? r->program->matched.pitches[y] : 0;
   return pitch != 0 ? pitch : columns;
 }
 
@@ -123,7 +124,7 @@ static opipe_status emit_sums(cuda_rule *r, const cuda_product *p, const cuda_be
   cuda_launch launch;
   cuda_want_workspace(r, (uint64_t)at + (uint64_t)n * sizeof(float));
   CUDA_TRY(cuda_point(r, offsetof(cuda_product_args, bias), CUDA_AT_WORKSPACE, at));
-  const cuda_accumulate_args args = {cuda_at(r, r->program->adds_to[bias], 0),
+  const cuda_accumulate_args args = {cuda_at(r, r->program->matched.adds_to[bias], 0),
                                      cuda_at(r, CUDA_AT_WORKSPACE, at), n};
   return cuda_plan_accumulate(&args, OPIPE_FLOAT, &launch) ? cuda_emit(r, &launch)
                                                            : cuda_no_kernel(r, cuda_in(r, 0));

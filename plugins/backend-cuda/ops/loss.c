@@ -64,7 +64,7 @@ static opipe_status read_loss(const cuda_rule *r, cuda_loss_args *out) {
 
 /* Elements between rows, where these are longer than their own. */
 static int64_t pitch_of(const cuda_rule *r, uint32_t value) {
-  return r->program->pitches != NULL ? r->program->pitches[value] : 0;
+  return r->program->matched.pitches != NULL ? r->program->matched.pitches[value] : 0;
 }
 
 static opipe_status rule_loss(cuda_rule *r) {

@@ -72,7 +72,8 @@ static opipe_status add_columns(cuda_rule *r) {
   args.out = cuda_at_out(r, 0);
   args.x = cuda_at_in(r, 0);
   args.workspace = cuda_at(r, CUDA_AT_WORKSPACE, 0);
-  args.distance = r->program->pitches != NULL ? r->program->pitches[r->node->in[0]] : 0;
+  args.distance =
+      r->program->matched.pitches != NULL ? r->program->matched.pitches[r->node->in[0]] : 0;
   const uint32_t n = cuda_plan_columns(&args, x->dtype, launches);
   if (n == 0)
     return cuda_no_kernel(r, x);

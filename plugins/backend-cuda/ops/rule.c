@@ -193,8 +193,8 @@ void *cuda_at(cuda_rule *r, uint32_t value, int64_t bytes) {
   uint64_t tag = 0;
   if (value == OPIPE_NONE)
     return NULL;
-  const cuda_part *part = r->program->parts != NULL && value < r->program->graph->n_values
-                              ? &r->program->parts[value]
+  const cuda_part *part = r->program->matched.parts != NULL && value < r->program->graph->n_values
+                              ? &r->program->matched.parts[value]
                               : NULL;
   if (part != NULL && part->whole != OPIPE_NONE) {
     bytes += part->first * (int64_t)cuda_size(&r->program->graph->values[value]);
@@ -212,8 +212,8 @@ void *cuda_at_in(cuda_rule *r, uint32_t i) {
 }
 
 uint32_t cuda_accumulator(const cuda_rule *r, uint32_t i) {
-  return r->program->adds_to != NULL && cuda_out(r, i) != NULL
-             ? r->program->adds_to[r->node->out[i]]
+  return r->program->matched.adds_to != NULL && cuda_out(r, i) != NULL
+             ? r->program->matched.adds_to[r->node->out[i]]
              : OPIPE_NONE;
 }
 

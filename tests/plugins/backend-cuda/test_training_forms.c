@@ -45,7 +45,7 @@ static struct {
 } look;
 
 static void count_node(const opipe_program *p, uint32_t i, uint32_t *of) {
-  const cuda_tail *tail = p->tails[i];
+  const cuda_tail *tail = p->matched.tails[i];
   const opipe_node *node = &p->graph->nodes[i];
   const bool of_norm = tail != NULL && strncmp(node->domain, "opipe", 5) == 0;
   of[PRODUCT_ROW] += tail != NULL && tail->row != OPIPE_NONE;
@@ -53,10 +53,10 @@ static void count_node(const opipe_program *p, uint32_t i, uint32_t *of) {
   of[PRODUCT_GELU] += tail != NULL && tail->through == CUDA_THROUGH_GELU;
   of[PRODUCT_GELU_GRAD] += tail != NULL && tail->through == CUDA_THROUGH_DGELU;
   of[NORM_GRAD_SUM] += of_norm;
-  of[NORM_GRAD_SCALE] += p->scales[i] != OPIPE_NONE;
-  of[NORM_GRAD_COLUMNS] += p->columns[i] != OPIPE_NONE;
-  of[BIAS_GRADIENT] += p->besides[i] != NULL;
-  if (p->fronts[i] == OPIPE_NONE)
+  of[NORM_GRAD_SCALE] += p->matched.scales[i] != OPIPE_NONE;
+  of[NORM_GRAD_COLUMNS] += p->matched.columns[i] != OPIPE_NONE;
+  of[BIAS_GRADIENT] += p->matched.besides[i] != NULL;
+  if (p->matched.fronts[i] == OPIPE_NONE)
     return;
   of[GATE] += strcmp(node->op, "Mul") == 0;
   of[GATE_GRAD] += strcmp(node->op, "ActivationGrad") == 0;
@@ -72,9 +72,9 @@ static void count_forms(const opipe_program *p) {
     backward = backward || graph->nodes[i].pass != OPIPE_PASS_FORWARD;
   }
   for (uint32_t v = 0; v < graph->n_values; ++v) {
-    of[ACCUMULATED] += p->adds_to[v] != OPIPE_NONE;
-    of[PARTS] += p->parts[v].whole != OPIPE_NONE;
-    of[NARROW_LOSS] += p->narrow != NULL && p->narrow[v] != OPIPE_NONE;
+    of[ACCUMULATED] += p->matched.adds_to[v] != OPIPE_NONE;
+    of[PARTS] += p->matched.parts[v].whole != OPIPE_NONE;
+    of[NARROW_LOSS] += p->matched.narrow != NULL && p->matched.narrow[v] != OPIPE_NONE;
   }
   for (const cuda_step *step = p->steps; step != NULL; step = step->next) {
     of[FEW_ROWS] += step->kind == CUDA_STEP_LAUNCH &&

@@ -78,8 +78,8 @@ static opipe_status compile(opipe_device *device, const opipe_compile_params *pa
                             opipe_program **out_program, opipe_error *error) {
   const opipe_status status = look.cuda.base.table->compile(device, params, out_program, error);
   const opipe_program *p = status >= 0 ? *out_program : NULL;
-  for (uint32_t v = 0; p != NULL && p->pitches != NULL && v < p->graph->n_values; ++v)
-    look.n_pitched += p->pitches[v] != 0;
+  for (uint32_t v = 0; p != NULL && p->matched.pitches != NULL && v < p->graph->n_values; ++v)
+    look.n_pitched += p->matched.pitches[v] != 0;
   for (const cuda_step *step = p != NULL ? p->steps : NULL; step != NULL; step = step->next) {
     look.n_relays +=
         step->kind == CUDA_STEP_LAUNCH && strcmp(step->launch.kernel, "opipe_relay") == 0;
