@@ -27,9 +27,10 @@ enum {
   STREAM_AHEAD = 128,
   /* Tiles that are narrower than a panel, up to so many rows: the panel is read a stretch at a
    * time, in order. */
-  STRETCH_ROWS = CPU_TILE_VECTORS == 4 ? 0 : 12,
+  STRETCH_ROWS = CPU_TILE_VECTORS == 4 ? 0 : 24,
   STRETCH = 64,
-  STRETCH_AHEAD = 64
+  STRETCH_AHEAD = 64,
+  TILE_STEPS = CPU_TILE_VECTORS == 4 ? 1 : 4 /* a power of two */
 };
 
 typedef enum tile_mode {
@@ -59,42 +60,78 @@ typedef struct tile_job {
   fetch_state *fetch; /* NULL: nothing, and no prefetch of b to L1 either */
 } tile_job;
 
-/* c[rows][16 * vectors]; rows, vectors and ahead are constants. */
-CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const int ahead) {
-  v16 sum[MOST_ROWS][CPU_TILE_VECTORS];
+/* One step of K for a tile's sums. */
+CPU_INLINE void tile_step(v16 sum[MOST_ROWS][CPU_TILE_VECTORS], const float *a[MOST_ROWS],
+                          const int64_t step, const float *b, const int rows, const int vectors,
+                          const int ahead) {
+  v16 w[CPU_TILE_VECTORS];
+  CPU_UNROLL(4)
+  for (int v = 0; v < vectors; v++) {
+    w[v] = v16_load(b + 16 * v);
+    if (ahead) {
+      v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
+    }
+  }
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
+    v16 x = v16_set(a[r][step]);
+    CPU_UNROLL(4)
+    for (int v = 0; v < vectors; v++) {
+      sum[r][v] = v16_fma(x, w[v], sum[r][v]);
+    }
+  }
+}
+
+/* Fetches `n` lines, or up to the end. */
+CPU_INLINE const char *fetch_lines(const char *next, const char *end, int64_t n) {
+  for (; n > 0 && next < end; --n, next += 64)
+    v16_prefetch_l2(next);
+  return next;
+}
+
+/* c[rows][16 * vectors]; rows, vectors and ahead are constants. Narrow tiles go TILE_STEPS steps at
+ * a time, since what a step does besides its products would cost as much as they do. */
+CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const int ahead) {
+  v16 sum[MOST_ROWS][CPU_TILE_VECTORS];
+  const float *a[MOST_ROWS]; /* a row each */
+  CPU_UNROLL(7)
+  for (int r = 0; r < rows; r++) {
+    a[r] = t->a + r * t->a_stride;
+    if (TILE_STEPS > 1)
+      CPU_APART(a[r]); /* else offsets of all rows and steps are kept, in memory */
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
       sum[r][v] = t->mode == TILE_RESUME ? v16_load(t->c + r * t->c_stride + 16 * v) : v16_zero();
     }
   }
-  const float *a = t->a;
   const float *b = t->b;
-  const int64_t a_stride = t->a_stride;
   const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
   const int64_t lines = ahead ? t->fetch->lines : 0;
   const int64_t skip = ahead ? t->fetch->skip : 0;
+  const int64_t together = skip < TILE_STEPS ? lines * (TILE_STEPS / (skip + 1)) : lines;
   const char *const end = ahead ? t->fetch->end : NULL;
   const char *next = ahead ? t->fetch->next : NULL;
-  for (int64_t left = t->steps; left > 0; --left, ++a, b += b_stride) {
-    for (int64_t n = (left & skip) == 0 ? lines : 0; n > 0 && next < end; --n, next += 64)
-      v16_prefetch_l2(next);
-    v16 w[CPU_TILE_VECTORS];
+  int64_t left = t->steps;
+  for (; TILE_STEPS > 1 && left >= TILE_STEPS; left -= TILE_STEPS) {
+    if (ahead)
+      next = fetch_lines(next, end, (left & skip & -TILE_STEPS) == 0 ? together : 0);
     CPU_UNROLL(4)
-    for (int v = 0; v < vectors; v++) {
-      w[v] = v16_load(b + 16 * v);
-      if (ahead) {
-        v16_prefetch_l1(b + 8 * CPU_PANEL + 16 * v);
-      }
+    for (int u = 0; u < TILE_STEPS; ++u) {
+      tile_step(sum, a, u, b + u * b_stride, rows, vectors, ahead);
     }
     CPU_UNROLL(7)
     for (int r = 0; r < rows; r++) {
-      v16 x = v16_set(a[r * a_stride]);
-      CPU_UNROLL(4)
-      for (int v = 0; v < vectors; v++) {
-        sum[r][v] = v16_fma(x, w[v], sum[r][v]);
-      }
+      a[r] += TILE_STEPS;
+    }
+    b += TILE_STEPS * b_stride;
+  }
+  for (; left > 0; --left, b += b_stride) {
+    if (ahead)
+      next = fetch_lines(next, end, (left & skip) == 0 ? lines : 0);
+    tile_step(sum, a, 0, b, rows, vectors, ahead);
+    CPU_UNROLL(7)
+    for (int r = 0; r < rows; r++) {
+      a[r] += 1;
     }
   }
   if (ahead)

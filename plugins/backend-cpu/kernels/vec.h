@@ -31,6 +31,9 @@
 #define CPU_UNROLL(n) CPU_UNROLL_PRAGMA(GCC unroll n)
 #endif
 
+/* The compiler forgets how a pointer was made: it gets a register of its own. */
+#define CPU_APART(pointer) __asm__("" : "+r"(pointer))
+
 #if defined(CPU_VEC_AVX512)
 #include "vec_avx512.h"
 #elif defined(CPU_VEC_AVX2)
