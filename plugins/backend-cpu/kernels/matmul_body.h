@@ -25,12 +25,12 @@ enum {
   STREAM_K_BLOCK = 32 * CPU_CHAIN, /* with a single row block, whose rows stay in L2 */
   STREAM_ROWS = CPU_TILE_VECTORS == 4 ? 6 : 2,
   STREAM_AHEAD = 128,
-  /* Tiles that are narrower than a panel, up to so many rows: the panel is read a stretch at a
-   * time, in order. */
+  /* Tiles that are narrower than a panel, up to so many rows: a panel of more than two stretches,
+   * which the first-level cache does not hold, is read a stretch at a time, in order. */
   STRETCH_ROWS = CPU_TILE_VECTORS == 4 ? 0 : 24,
   STRETCH = 64,
   STRETCH_AHEAD = 64,
-  TILE_STEPS = CPU_TILE_VECTORS == 4 ? 1 : 4 /* a power of two */
+  TILE_STEPS = CPU_TILE_VECTORS == 4 ? 1 : 4 /* in a turn of a tile's loop; a power of two */
 };
 
 typedef enum tile_mode {
@@ -46,6 +46,7 @@ typedef enum tile_mode {
 typedef struct fetch_state {
   const char *next, *end;
   int64_t lines, skip;
+  int64_t together; /* lines of TILE_STEPS steps, at the first of them */
 } fetch_state;
 
 typedef struct tile_job {
@@ -89,16 +90,16 @@ CPU_INLINE const char *fetch_lines(const char *next, const char *end, int64_t n)
   return next;
 }
 
-/* c[rows][16 * vectors]; rows, vectors and ahead are constants. Narrow tiles go TILE_STEPS steps at
- * a time, since what a step does besides its products would cost as much as they do. */
+/* c[rows][16 * vectors]; rows, vectors and ahead are constants. A turn of a narrow tile's loop has
+ * several steps, since counting and fetching would else cost as much as the products. */
 CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const int ahead) {
   v16 sum[MOST_ROWS][CPU_TILE_VECTORS];
-  const float *a[MOST_ROWS]; /* a row each */
+  const float *a[MOST_ROWS]; /* of each row, the next element */
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
     a[r] = t->a + r * t->a_stride;
     if (TILE_STEPS > 1)
-      CPU_APART(a[r]); /* else offsets of all rows and steps are kept, in memory */
+      CPU_APART(a[r]); /* else every row and step has an offset, on the stack */
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
       sum[r][v] = t->mode == TILE_RESUME ? v16_load(t->c + r * t->c_stride + 16 * v) : v16_zero();
@@ -108,7 +109,7 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   const int64_t b_stride = ahead ? CPU_PANEL : t->b_stride;
   const int64_t lines = ahead ? t->fetch->lines : 0;
   const int64_t skip = ahead ? t->fetch->skip : 0;
-  const int64_t together = skip < TILE_STEPS ? lines * (TILE_STEPS / (skip + 1)) : lines;
+  const int64_t together = ahead ? t->fetch->together : 0;
   const char *const end = ahead ? t->fetch->end : NULL;
   const char *next = ahead ? t->fetch->next : NULL;
   int64_t left = t->steps;
@@ -428,8 +429,11 @@ CPU_STATIC int plan_fetch(const float *b, int64_t panel_stride, int64_t steps, i
   out->end = (const char *)(from + steps * CPU_PANEL);
   out->lines = (4 + passes - 1) / passes;
   out->skip = 0;
-  while (2 * (out->skip + 1) <= passes / 4)
+  out->together = TILE_STEPS * out->lines;
+  while (2 * (out->skip + 1) <= passes / 4) {
     out->skip = 2 * out->skip + 1;
+    out->together = out->together / 2 > out->lines ? out->together / 2 : out->lines;
+  }
   return blocks > 1 || rows >= STREAM_ROWS;
 }
 
@@ -532,7 +536,7 @@ CPU_STATIC void product_share(const cpu_product *p, cpu_range panels, cpu_range 
     cpu_range rest = panels;
     if (block.end - i <= 3)
       rest.begin = few_rows_panels(p, panels, i, block.end - i);
-    if (block.end - i > 1 && block.end - i <= STRETCH_ROWS)
+    if (p->k > 2 * STRETCH && block.end - i > 1 && block.end - i <= STRETCH_ROWS)
       stretch_rows(p, rest, block);
     else
       row_block(p, rest, block);

@@ -31,7 +31,7 @@
 #define CPU_UNROLL(n) CPU_UNROLL_PRAGMA(GCC unroll n)
 #endif
 
-/* The compiler forgets how a pointer was made: it gets a register of its own. */
+/* Hides from the compiler how a pointer was computed, so that it gets a register of its own. */
 #define CPU_APART(pointer) __asm__("" : "+r"(pointer))
 
 #if defined(CPU_VEC_AVX512)
