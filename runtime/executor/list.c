@@ -39,6 +39,12 @@ opipe_status opi_step_compute(opi_rank *rank, const opi_step *step, uint32_t ind
   return opi_engine_of(rank)->runner->compute(rank, step, index, err);
 }
 
+/* Has the rank more under way than its list: norms, sums, letters? */
+static bool has_more(const opi_rank *rank) {
+  return opi_weights_of(rank) != NULL || opi_cursor_of(rank)->owed != NULL ||
+         opi_engine_of(rank)->elsewhere != NULL || opi_comings_of(rank)->n != 0;
+}
+
 static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index,
                             opipe_error *err) {
   const opipe_status status = opi_step_compute(rank, step, index, err);
@@ -46,6 +52,8 @@ static opipe_status compute(opi_rank *rank, const opi_step *step, uint32_t index
     return status;
   OPI_TRY(opi_messages_flush(rank, err));
   OPI_TRY(opi_ahead_move(rank, err));
+  if (!has_more(rank))
+    return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
   const opipe_status settled = opi_rank_settle(rank, err);
   return settled < 0 ? settled : opi_sums_move(rank, err);
@@ -132,7 +140,7 @@ opipe_status opi_list_walk(opi_rank *rank, opipe_error *err) {
     /* Blocked: use the time for norms, sums and the device, and note the rank that is waited for.
      */
     if (status == OPIPE_PENDING) {
-      const opipe_status settled = opi_rank_settle(rank, err);
+      const opipe_status settled = has_more(rank) ? opi_rank_settle(rank, err) : OPIPE_OK;
       if (settled < 0)
         return settled;
       OPI_TRY(opi_sums_move(rank, err));

@@ -10,10 +10,6 @@
 #include "runtime/executor/ahead.h"
 #include "runtime/executor/steps.h"
 
-static opi_comings *comings_of(const opi_rank *rank) {
-  return &opi_compiled_at(rank)->seats[rank->index].comings;
-}
-
 /* Records `ready` once for each collect: recorded again at every attempt, the event would never be
  * reached. */
 static opipe_status make_ready(opi_rank *rank, opi_coming *c, opipe_error *err) {
@@ -74,8 +70,8 @@ static opipe_status carry_on(opi_rank *rank, opi_coming *c, opipe_error *err) {
   return OPIPE_OK;
 }
 
-opipe_status opi_meets_move(opi_rank *rank, opipe_error *err) {
-  opi_comings *all = comings_of(rank);
+opipe_status opi_meets_carry_on(opi_rank *rank, opipe_error *err) {
+  opi_comings *all = opi_comings_of(rank);
   opipe_status status = OPIPE_OK;
   while (all->n != 0 && status == OPIPE_OK) {
     opi_coming *c = &all->list[all->first];
@@ -94,7 +90,7 @@ opipe_status opi_meets_move(opi_rank *rank, opipe_error *err) {
 
 opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
-  opi_comings *all = comings_of(rank);
+  opi_comings *all = opi_comings_of(rank);
   if (step->route == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
@@ -109,7 +105,7 @@ opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, 
 }
 
 bool opi_meets_start(const opi_rank *rank) {
-  const opi_comings *all = comings_of(rank);
+  const opi_comings *all = opi_comings_of(rank);
   if (all->n != 1)
     return all->n != 0;
   const opi_coming *c = &all->list[all->first];
@@ -130,7 +126,7 @@ static opipe_status note_queued(opi_rank *rank, opipe_error *err) {
 }
 
 opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *err) {
-  opi_comings *all = comings_of(rank);
+  opi_comings *all = opi_comings_of(rank);
   if (step->route == OPIPE_NONE)
     return OPIPE_OK;
   OPI_TRY(opi_meets_move(rank, err));
@@ -154,7 +150,7 @@ static uint64_t come_of(const opi_compiled *t, const opi_group_end *like, uint32
 
 uint32_t opi_meet_awaits(const opi_rank *rank) {
   const opi_compiled *t = opi_compiled_at(rank);
-  const opi_comings *all = comings_of(rank);
+  const opi_comings *all = opi_comings_of(rank);
   uint32_t elsewhere = OPIPE_NONE;
   if (all->n == 0)
     return OPIPE_NONE;

@@ -91,7 +91,11 @@ opipe_status opi_step_copy(opi_rank *rank, const opi_step *step, opipe_error *er
 
 /* -- training.c -- */
 /* Makes progress with the sums over replicas that have begun, and notes when each is done. */
-opipe_status opi_sums_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_sums_carry_on(opi_rank *rank, opipe_error *err);
+static inline opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
+  const opi_cursor *cursor = opi_cursor_of(rank);
+  return cursor->n_reducing == 0 && !cursor->passing ? OPIPE_OK : opi_sums_carry_on(rank, err);
+}
 /* Under strict rules nothing that the list puts behind a sum may be issued before it starts. True:
  * one has begun and did not start yet. */
 bool opi_sums_start(const opi_rank *rank);
@@ -100,8 +104,14 @@ opipe_status opi_step_reduce(opi_rank *rank, const opi_step *step, uint32_t inde
 opipe_status opi_step_update(opi_rank *rank, uint32_t index, opipe_error *err);
 
 /* -- meet.c: sums over tensor groups -- */
+static inline opi_comings *opi_comings_of(const opi_rank *rank) {
+  return &opi_compiled_at(rank)->seats[rank->index].comings;
+}
 /* Makes progress with the sums that the rank has come to. */
-opipe_status opi_meets_move(opi_rank *rank, opipe_error *err);
+opipe_status opi_meets_carry_on(opi_rank *rank, opipe_error *err);
+static inline opipe_status opi_meets_move(opi_rank *rank, opipe_error *err) {
+  return opi_comings_of(rank)->n == 0 ? OPIPE_OK : opi_meets_carry_on(rank, err);
+}
 opipe_status opi_step_sum(opi_rank *rank, const opi_step *step, uint32_t index, opipe_error *err);
 opipe_status opi_step_await(opi_rank *rank, const opi_step *step, opipe_error *err);
 /* Has the rank come to a sum over a tensor group that has not started? */

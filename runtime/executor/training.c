@@ -10,12 +10,10 @@
 
 /* ---- sums over replicas ---- */
 
-opipe_status opi_sums_move(opi_rank *rank, opipe_error *err) {
+opipe_status opi_sums_carry_on(opi_rank *rank, opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   opi_cursor *cursor = opi_cursor_of(rank);
   uint32_t kept = 0;
-  if (cursor->n_reducing == 0 && !cursor->passing)
-    return OPIPE_OK;
   const opipe_status status = opi_weights_progress(rank->setup->shapes->weights, rank->index, err);
   if (status < 0)
     return status;
