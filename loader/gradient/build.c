@@ -119,7 +119,9 @@ static opipe_status build(opi_grad_state *s, opipe_error *err) {
   if (s->builder.choices != NULL)
     opi_choices_begin(s->builder.choices);
   s->grad = opi_grad_open(s);
-  const opipe_status status = steps(s, err);
+  opipe_status status = opi_b_reserve(&s->builder, s->bound->graph, err);
+  if (status >= 0)
+    status = steps(s, err);
   opi_b_close(&s->builder);
   return status;
 }

@@ -50,13 +50,27 @@ opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
   return OPIPE_OK;
 }
 
+opipe_status opi_b_reserve(opi_builder *b, const opi_graph *from, opipe_error *err) {
+  OPI_TRY(opi_map_create(b->allocator, &b->reserved, err));
+  for (uint32_t v = 0; v < from->n_values; ++v)
+    OPI_TRY(opi_map_keep(b->reserved, from->values[v].name, v, err));
+  return OPIPE_OK;
+}
+
 void opi_b_close(opi_builder *b) {
   opi_map_free(b->names);
   opi_map_free(b->next_names);
   opi_map_free(b->taken);
   opi_map_free(b->kept);
   opi_map_free(b->merged);
-  b->names = b->next_names = b->taken = b->kept = b->merged = NULL;
+  opi_map_free(b->reserved);
+  b->names = b->next_names = b->reserved = b->taken = b->kept = b->merged = NULL;
+}
+
+static bool is_in_use(const opi_builder *b, const char *name) {
+  uint32_t other = 0;
+  return opi_map_get(b->names, name, &other) ||
+         (b->reserved != NULL && opi_map_get(b->reserved, name, &other));
 }
 
 /* Counted for each stem alone: what one node makes more or less in a binding (a Tile that repeats
@@ -64,11 +78,11 @@ void opi_b_close(opi_builder *b) {
 const char *opi_b_name(opi_builder *b) {
   const char *stem = b->origin != NULL && b->origin->name[0] != '\0' ? b->origin->name : "v";
   const char *name = NULL;
-  uint32_t next = 0, taken = 0;
+  uint32_t next = 0;
   (void)opi_map_get(b->next_names, stem, &next);
   do {
     name = opi_arena_printf(b->graph->arena, "%s~%" PRIu32, stem, next++);
-  } while (name != NULL && opi_map_get(b->names, name, &taken));
+  } while (name != NULL && is_in_use(b, name));
   return opi_map_set(b->next_names, stem, next, NULL) < 0 ? NULL : name;
 }
 

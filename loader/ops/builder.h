@@ -84,6 +84,7 @@ struct opi_builder {
   bool appends;    /* devices have opipe.Append, and Attention that is causal beside lengths */
   struct opi_map *names;      /* value names in use */
   struct opi_map *next_names; /* next number for each stem of generated names */
+  struct opi_map *reserved;   /* names that no generated one may take; NULL: none */
   /* -- the rest is private to the builder and loader/passes -- */
   struct opi_choices *choices; /* borrowed; NULL: by shapes alone */
   bool keep_parameters; /* do not fold nodes that read a float parameter of more than one element */
@@ -133,6 +134,9 @@ uint32_t opi_b_choose(opi_builder *b, uint32_t by_shapes);
 opipe_status opi_b_open(opi_builder *b, opi_graph *graph, opi_arena *scratch,
                         const opipe_allocator *allocator, opipe_error *err);
 void opi_b_close(opi_builder *b);
+/* Generated names avoid those of `from`'s values, so that copies of these, whenever they are made,
+ * can bear them. */
+opipe_status opi_b_reserve(opi_builder *b, const opi_graph *from, opipe_error *err);
 
 /* -- values -- */
 static inline opi_value *opi_b_value(opi_builder *b, uint32_t v) {

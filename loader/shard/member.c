@@ -330,6 +330,7 @@ static opipe_status open_writer(opi_writer *w) {
   for (uint32_t v = 0; v < n; ++v)
     w->own[v] = w->whole[v] = w->spread[v] = w->row[v] = OPIPE_NONE;
   OPI_TRY(opi_b_open(&w->b, graph, &w->scratch, w->s->wish->allocator, w->err));
+  OPI_TRY(opi_b_reserve(&w->b, w->s->g, w->err));
   w->b.evaluator = w->s->wish->evaluator;
   w->b.keep_parameters = true;
   if (w->s->wish->choices != NULL) {
@@ -356,8 +357,8 @@ opipe_status opi_sh_write(opi_sharder *s, uint32_t r, opi_shard_member *out, opi
       status = opi_pass_dead(&w.b, err);
     if (status >= 0)
       status = finish(&w, out, &old);
-    opi_b_close(&w.b);
   }
+  opi_b_close(&w.b);
   opi_arena_release(&w.scratch);
   return status;
 }

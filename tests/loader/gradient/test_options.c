@@ -252,5 +252,43 @@ static void test_dropout(void) {
   free(c);
 }
 
+/* -- names ------------------------------------------------------------------------------------- */
+
+/* A value of the graph is named as the cast in front of its maker would be. */
+static void test_generated_names(void) {
+  static const int64_t square[2] = {4, 4};
+  test_graph t;
+  opi_bound *bound = NULL;
+  opi_training *training = NULL;
+  opipe_error err = OPIPE_ERROR_INIT;
+  uint32_t h, y, in[2];
+  test_open(&t);
+  const uint32_t x = test_input(&t, "x", OPIPE_FLOAT, square, 2);
+  const uint32_t v = test_known(&t, "v", OPIPE_FLOAT, square, 2, NULL);
+  const uint32_t w = test_known(&t, "w", OPIPE_FLOAT, square, 2, NULL);
+  in[0] = x, in[1] = v;
+  test_node(&t, "MatMul", 13, in, 2, NULL, 0, &h, 1);
+  t.graph->nodes[0].name = "first";
+  in[0] = h, in[1] = w;
+  test_node(&t, "MatMul", 13, in, 2, NULL, 0, &y, 1);
+  t.graph->values[y].name = "first~0";
+  test_output(&t, y);
+  const opi_bind_options bind = {.allocator = opi_allocator_system()};
+  const opi_loss loss = {.kind = OPI_LOSS_MSE, .output = "first~0", .labels = "target"};
+  const opi_gradient_options options = {
+      .loss = &loss, .compute = OPIPE_BFLOAT16, .allocator = opi_allocator_system()};
+  OPI_ASSERT_OK_FATAL(opi_bind(&t.model, &bind, &bound, &err), &err);
+  OPI_ASSERT_OK(opi_gradient_build(bound, &options, &training, &err), &err);
+  for (uint32_t n = 0; training != NULL && n < training->graph->n_nodes; ++n) {
+    const opi_node *node = &training->graph->nodes[n];
+    if (strcmp(training->graph->values[node->out[0]].name, "first~0") == 0)
+      OPI_ASSERT_STR(node->op, "MatMul");
+  }
+  opi_training_free(training);
+  opi_bound_free(bound);
+  test_close(&t);
+}
+
 OPI_TEST_MAIN("options of training graphs", OPI_TEST(test_bf16), OPI_TEST(test_handing_on),
-              OPI_TEST(test_fp16), OPI_TEST(test_loss_scale), OPI_TEST(test_dropout))
+              OPI_TEST(test_fp16), OPI_TEST(test_loss_scale), OPI_TEST(test_dropout),
+              OPI_TEST(test_generated_names))
