@@ -73,6 +73,15 @@ typedef struct opi_divided_classes {
   uint32_t member; /* whose graph it is */
 } opi_divided_classes;
 
+/* The values that OPI_RECOMPUTE_BLOCK keeps. They are chosen by their sizes, which graphs of the
+ * same nodes (the members of a tensor group, other numbers of rows) do not have alike: the graph
+ * that is built first chooses, and the others keep the values of the same names. */
+typedef struct opi_kept_blocks {
+  opi_arena *arena;   /* of the names */
+  const char **names; /* [n] sorted; NULL: not chosen yet */
+  uint32_t n;
+} opi_kept_blocks;
+
 typedef struct opi_gradient_options {
   const opi_loss *loss; /* NULL: the only scalar float output */
   const opi_train_glob *globs;
@@ -96,6 +105,7 @@ typedef struct opi_gradient_options {
   const opi_token_slice *slice;       /* the slice that `bound` represents; NULL: whole sequences */
   const opi_divided_classes *classes; /* CROSS_ENTROPY only; NULL: the logits are whole */
   struct opi_choices *choices;        /* begun anew here; NULL: none */
+  opi_kept_blocks *blocks;            /* NULL: no other graph has to keep the same */
 } opi_gradient_options;
 
 /* ---- result ---- */

@@ -2,6 +2,7 @@
 /* Chooses what is made again, and clones it: see recompute.h. */
 #include "loader/gradient/recompute.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* -- the choice -------------------------------------------------------------------------------- */
@@ -98,6 +99,46 @@ static opipe_status choose_blocks(opi_grad_state *s, opi_recompute *out, opipe_e
   }
   memset(out->chosen, 1, n * sizeof(bool));
   return OPIPE_OK;
+}
+
+static int by_text(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Notes the values kept for the graphs that are built later. */
+static opipe_status note_blocks(const opi_grad_state *s, const bool *kept, opi_kept_blocks *out,
+                                opipe_error *err) {
+  const opi_graph *graph = s->training->graph;
+  out->names = OPI_ARENA_ARRAY(out->arena, const char *, (size_t)s->n_forward_values + 1);
+  if (out->names == NULL)
+    return opi_fail_nomem(err, s->n_forward_values * sizeof(char *), "recomputation");
+  for (uint32_t v = 0; v < s->n_forward_values; ++v) {
+    if (!kept[v])
+      continue;
+    out->names[out->n] = opi_arena_strdup(out->arena, graph->values[v].name);
+    if (out->names[out->n++] == NULL)
+      return opi_fail_nomem(err, strlen(graph->values[v].name), "recomputation");
+  }
+  qsort(out->names, out->n, sizeof *out->names, by_text);
+  return OPIPE_OK;
+}
+
+static void repeat_blocks(const opi_grad_state *s, const opi_kept_blocks *blocks, bool *out_kept) {
+  for (uint32_t v = 0; v < s->n_forward_values; ++v) {
+    const char *name = s->training->graph->values[v].name;
+    out_kept[v] = bsearch(&name, blocks->names, blocks->n, sizeof *blocks->names, by_text) != NULL;
+  }
+}
+
+static opipe_status share_blocks(opi_grad_state *s, opi_recompute *out, opipe_error *err) {
+  opi_kept_blocks *blocks = s->options->blocks;
+  if (blocks != NULL && blocks->names != NULL) {
+    repeat_blocks(s, blocks, out->kept);
+    memset(out->chosen, 1, s->n_forward_nodes * sizeof(bool));
+    return OPIPE_OK;
+  }
+  OPI_TRY(choose_blocks(s, out, err));
+  return blocks == NULL ? OPIPE_OK : note_blocks(s, out->kept, blocks, err);
 }
 
 static bool is_product(const opi_node *node) {
@@ -246,8 +287,7 @@ static opipe_status choose_gradients(opi_grad_state *s, const bool *alive, opi_r
   return OPIPE_OK;
 }
 
-/* Gathers what another stage sent. By blocks it is kept, as what a stage receives is: members,
- * whose values have other sizes, would not all choose the same. */
+/* Gathers what another stage sent. By blocks it is kept, as what a stage receives is. */
 static bool is_arrival(const opi_grad_state *s, uint32_t n) {
   const opi_graph *graph = s->training->graph;
   const opi_node *node = &graph->nodes[n];
@@ -277,7 +317,7 @@ opipe_status opi_recompute_choose(opi_grad_state *s, const bool *alive, opi_reco
       memset(out->chosen, 1, n * sizeof(bool));
       break;
     case OPI_RECOMPUTE_BLOCK:
-      OPI_TRY(choose_blocks(s, out, err));
+      OPI_TRY(share_blocks(s, out, err));
       break;
     case OPI_RECOMPUTE_ATTENTION:
       OPI_TRY(choose_attention(s, out, err));

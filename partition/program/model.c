@@ -184,6 +184,7 @@ opipe_status opi_train_gradient(const opi_decision *plan, const opi_model *model
       .classes = member == NULL ? NULL : member->classes,
       .apart = member == NULL ? NULL : member->apart,
       .choices = member == NULL ? NULL : member->choices,
+      .blocks = member == NULL ? NULL : member->blocks,
       .recompute = spec->recompute,
       .compute = spec->compute == 0 ? (uint32_t)OPIPE_FLOAT : spec->compute,
       .hands_on = devices_hand_on(plan),

@@ -134,6 +134,7 @@ typedef struct opi_cut_model {
   const opi_stage_times *times; /* of the plan's stages; NULL: not known. Borrowed */
   uint32_t n_positions;         /* requests that the piece plan must hold; 0: as many as needed */
   opi_token_axes token_axes;
+  opi_kept_blocks *blocks; /* [n_slices] tensor groups: what recomputation keeps; NULL: none */
   opi_piece_plan piece_plan;
 } opi_cut_model;
 
@@ -216,6 +217,7 @@ typedef struct opi_train_member {
   const opi_divided_classes *classes; /* NULL: the loss reads whole logits */
   const bool *apart;                  /* [the plan's stages] opi_gradient_options.apart */
   opi_choices *choices;               /* of its training graph; NULL: none */
+  opi_kept_blocks *blocks;            /* of all members and variants */
 } opi_train_member;
 /* masks.c: the graph `bound` of a micro-batch `whole`, or of a slice or member of it, with masks
  * given by the run's scalars, if it drops anything: out_slice's graph and scalars. member: whose

@@ -203,6 +203,18 @@ static opipe_status take_tokens(const making *m, const opi_token_slice *from,
   return OPIPE_OK;
 }
 
+/* Values kept by recomputation: of each slice, alike for all members and rows. */
+static opipe_status make_blocks(opi_cut_model *model, opipe_error *err) {
+  if (model->blocks != NULL)
+    return OPIPE_OK;
+  model->blocks = OPI_ARENA_ARRAY(&model->arena, opi_kept_blocks, model->n_slices);
+  if (model->blocks == NULL)
+    return opi_fail_nomem(err, model->n_slices * sizeof *model->blocks, "recomputation");
+  for (uint32_t k = 0; k < model->n_slices; ++k)
+    model->blocks[k].arena = &model->arena;
+  return OPIPE_OK;
+}
+
 /* The graphs of all members for slice k, whose graph `bound` is divided. tokens NULL: it has whole
  * sequences. */
 static opipe_status make_members(const making *m, uint32_t k, const opi_bound *bound,
@@ -212,6 +224,7 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
   const uint32_t *stages = NULL, first = k * model->n_members;
   const int64_t *parts = NULL;
   OPI_TRY(assign(m, bound, &stages, err));
+  OPI_TRY(make_blocks(model, err));
   const uint32_t target = tokens != NULL ? tokens->outputs[0].value : OPIPE_NONE;
   OPI_TRY(opi_members_divide(m->plan, m->file, m->bind, bound, stages, target, k, variant, model,
                              &parts, err));
@@ -224,7 +237,8 @@ static opipe_status make_members(const making *m, uint32_t k, const opi_bound *b
         .of = of,
         .classes = parts == NULL ? NULL : &classes,
         .apart = m->apart,
-        .choices = variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i]};
+        .choices = variant->choices[1] == NULL ? NULL : &variant->choices[1][first + i],
+        .blocks = &model->blocks[k]};
     if (tokens != NULL)
       OPI_TRY(take_tokens(m, tokens, of, slice, err));
     OPI_TRY(differentiate(m, tokens == NULL ? of->bound : variant->bound, of->bound, &member, slice,
