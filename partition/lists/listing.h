@@ -58,7 +58,7 @@ typedef struct opi_move_keys {
   opi_bucket leave, left, come, back;
 } opi_move_keys;
 
-/* Elements that there is memory for. */
+/* Capacities of the lists that grow, in elements. */
 typedef struct opi_listing_rooms {
   uint32_t messages, streams, steps, credits, drains;
 } opi_listing_rooms;

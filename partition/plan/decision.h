@@ -85,6 +85,7 @@ typedef struct opi_plan_binding {
   opi_generation generation;   /* a plan of passes: dims are those of its rows */
 } opi_plan_binding;
 
+/* The schedule by name, and the settings that were given for it. */
 typedef struct opi_plan_schedule {
   const char *name;                 /* "gpipe" */
   opipe_schedule_setting *settings; /* [n_settings] */

@@ -90,7 +90,7 @@ typedef struct opi_stage_times {
   double *input_ns, *weight_ns; /* training: the two halves of the backward; NULL: forward plans */
 } opi_stage_times;
 
-/* make/tensor.h. Not written, like what is counted. */
+/* Tensor groups, as `plan` describes them (make/tensor.h). Not written into the plan's file. */
 typedef struct opi_tensor_told {
   opi_group_told *groups; /* [n_stages]; NULL: no tensor groups, or no model is known */
   opi_whole_told *whole;  /* [n_whole] products and tables that stay whole */

@@ -147,14 +147,15 @@ static uint32_t read_as(const opipe_program *program, uint32_t role, uint32_t va
   return param;
 }
 
-/* Does a node of a program that trains need it held, though no step may touch it? The sum over no
- * rows is no step, yet its accumulator and its master are there, as other ranks have them. */
+/* A program that trains holds each parameter that a node reads and each gradient that a node makes,
+ * even if no step touches them: a member of a tensor group that has no rows has no steps, but the
+ * same masters and accumulators as the others. */
 static bool is_held(const opipe_program *program, uint32_t value, uint32_t role) {
   return value != OPIPE_NONE && (program->flags & OPIPE_COMPILE_OWNED) != 0 &&
          program->graph->values[value].role == role;
 }
 
-/* Marks values that a step touches, and what is held without one. */
+/* Marks values that a step touches, and those that are held without one. */
 static opipe_status mark_used(opipe_program *program, bool **out, opipe_error *err) {
   const opipe_graph *graph = program->graph;
   bool *used = CUDA_POOL_ARRAY(&program->pool, bool, graph->n_values);

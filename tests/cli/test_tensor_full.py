@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=1800 label=full
 """run and train --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, token slices and
-halves, every rule of delivery with random delays, on a device that works later, and every family of exports."""
+halves, every rule of delivery with random delays, on a device that works later, a process for each member, and every family of exports, with
+recomputation, in bf16 and with dropout."""
 import glob
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 
 from command import BUILD, DATA, DONE, REFUSED, Count, need_command, run
 from equal import labels_of
+from test_team_ucx import is_there
 from test_tensor import MODERN, TRAIN, problem_of
 
 PLUGINS = os.path.join(BUILD, "tests", "plugins")
@@ -23,6 +25,9 @@ TRANSPORTS = [["--transport", "local"], ["--transport", "shm"], [*STRICT, "stric
                 for i, rule in enumerate(("tag", "stream", "edge", "pair", "blocking", "grouped")))]
 TRAINED = ("gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chimera", "2bw", "zb-h1", "zb-h2", "zb-auto", "zb-interleaved:chunks=2",
            "zbv", "v-half", "v-min", "dualpipev", "terapipe:slices=2", "seq1f1b:slices=3", "chimera:concat=halving")
+UNSLICED = ("bert", "distilbert", "perceiver", "roberta", "siglip", "t5", "t5v11", "vit", "whisper")  # rows read later tokens, or there are none
+WHY_NOT = ("does not carry the axis", "tokens cannot be sliced", "slices tokens: no input has a free token dimension")
+FORMS = ("gpt2/train", "gpt2/train_dropout", "llama/train", "phi3/train", "t5/train", "qwen2_moe/train", "olmo2/train")
 LATER = ["--device", "emulated:3,async=1,time_us=100"]
 
 
@@ -67,13 +72,15 @@ def check_modern(count):
 def check_trained(count):
     """Every export that can be trained, and every schedule of training."""
     for path in sorted(glob.glob(os.path.join(MODERN, "*", "train"))):
+        name = path.split(os.sep)[-2]
         for width in ("2", "3", "4", "2,sequence=1", "3,sequence=1", "3,scattered=1"):
             words = [os.path.join(path, "model.onnx"), *labels_of(path), "--microbatches", "2", "--stages", "2", "--tensor", width,
                      "--transport", "shm" if "scattered" in width else "local"]
-            count.check(f"train {path.split(os.sep)[-2]} --tensor {width}", trained(*words))
+            count.check(f"train {name} --tensor {width}", trained(*words, refused=name == "siglip"))  # its loss reads all rows together
         words = [os.path.join(path, "model.onnx"), *labels_of(path), "--ranks", "4", "--microbatches", "1", "--tensor", "2"]
         for schedule in ("terapipe:slices=2", "chimera:concat=halving"):
-            count.check(f"train {path.split(os.sep)[-2]} {schedule}", trained(*words, "--schedule", schedule))
+            refused = name == "siglip" or (name in UNSLICED and "slices" in schedule)
+            count.check(f"train {name} {schedule}", trained(*words, "--schedule", schedule, refused=refused))
     for schedule in TRAINED:
         for width, replicas in (("2", "1"), ("3", "2"), ("2,sequence=1", "2"), ("2,scattered=1", "1")):
             if "halving" in schedule and "sequence" in width:
@@ -85,13 +92,60 @@ def check_trained(count):
             count.check(f"train {schedule} --tensor {width} --replicas {replicas}", trained(*words))
 
 
-def trained(*words):
+def check_forms(count):
+    """Recomputation, compute types, sharded optimizers and dropout, in groups of every width."""
+    for form in FORMS:
+        folder = os.path.join(MODERN, *form.split("/"))
+        if not os.path.isdir(folder):
+            count.skip(f"{folder} is not there")
+            continue
+        dropout = ["--dropout", "0.2"] if "dropout" in form else []
+        for width in ("2", "3", "4", "2,sequence=1"):
+            for more in (["--recompute", "stage"], ["--recompute", "block"], ["--recompute", "attention"], ["--compute", "bf16"], ["--shard", "optimizer"]):
+                words = [os.path.join(folder, "model.onnx"), *labels_of(folder), "--microbatches", "2", "--stages", "2", "--tensor", width, *dropout, *more]
+                count.check(f"train {form} --tensor {width} {' '.join(more)}", trained(*words))
+
+
+def check_processes(count):
+    """A process for each of four members: over shared memory, and by UCX over the loopback."""
+    transports = ["shm", *(["ucx:together=1"] if is_there() else [])]
+    if len(transports) == 1:
+        count.skip("UCX (libucp.so.0, package libucx0) is not there")
+    for transport in transports:
+        for width in ("2", "4", "2,sequence=1", "2,scattered=1"):
+            form = ["--ranks", "4", "--tensor", width, "--transport", transport]
+            for schedule in SCHEDULES:
+                words = [os.path.join(DATA, "llama_8block", "model.onnx"), "--bind", "batch=4,seq=8", "--requests", "3", "--microbatches", "2"]
+                count.check(f"4 processes: run {schedule} {' '.join(form)}", of_processes(None, "run", *words, "--schedule", schedule, *form))
+            for schedule in TRAINED:
+                words = ["--schedule", schedule, "--microbatches", "4", "--batch", "8", "--steps", "3", "--optimizer", "adamw:lr=0.001", "--clip", "0.5"]
+                count.check(f"4 processes: train {schedule} {' '.join(form)}", of_processes(refusal_of(schedule, width), *TRAIN, *words, *form))
+
+
+def refusal_of(schedule, width):
+    """The message by which a schedule refuses groups of this width on four ranks; None: it runs."""
+    if schedule.startswith("chimera") and width == "4":
+        return "needs an even number of stages and ranks: 1 is odd"
+    return "whose rows other members have" if "halving" in schedule and "sequence" in width else None
+
+
+def of_processes(refusal, *words):
+    result = run("launch", "-n", "4", "--", *words, "--reference")
+    if result.broken(120, 8192):
+        return result.broken(120, 8192)
+    good = result.status == DONE and re.search("identical to the plan's reference|plan's reference +bit-equal", result.out)
+    if refusal is not None:
+        good = result.status == REFUSED and refusal in result.err
+    return None if good else f"status {result.status}: {(result.err or result.out)[-300:]}"
+
+
+def trained(*words, refused=False):
     result = run("train", *words, "--steps", "10", "--reference")
     if result.broken(120, 2048):
         return result.broken(120, 2048)
-    if result.status == REFUSED and any(why in result.err for why in ("does not carry the axis", "equally many rows", "slices tokens")):
-        return None
     good = result.status == DONE and "bit-equal" in result.out and re.search("uncut model +close", result.out)
+    if refused:
+        good = result.status == REFUSED and any(why in result.err for why in WHY_NOT)
     return None if good else f"status {result.status}: {(result.err or result.out)[-300:]}"
 
 
@@ -102,6 +156,8 @@ def main():
     check_transports(count)
     check_modern(count)
     check_trained(count)
+    check_forms(count)
+    check_processes(count)
     return count.finish()
 
 

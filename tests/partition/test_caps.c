@@ -35,7 +35,8 @@ static void test_here(void) {
     if (!opi_test_covers(i, opi_test_sparse(2)))
       continue;
     c.here = true;
-    c.positions &= opi_test_is_sanitized() ? 0x5555u : 0x5ff5u; /* half as many cuts a stage */
+    /* half as many cuts a stage, where that leaves one for each */
+    c.positions &= opi_test_is_sanitized() && c.n_stages <= 4 ? 0x5555u : 0x5ff5u;
     const uint64_t smallest = caps_smallest(&c);
     OPI_ASSERT_FATAL(smallest != 0);
     caps_check(&c, smallest);

@@ -13,7 +13,7 @@ CASES = [("small", 2, ["--schedule", "gpipe"], False), ("small", 4, ["--schedule
          ("small", 2, ["--schedule", "interleaved:chunks=2"], False), ("small", 2, ["--schedule", "zb-h1"], False),
          ("small", 2, ["--schedule", "zbv"], False), ("small", 2, ["--schedule", "2bw"], False),
          ("small", 4, ["--schedule", "chimera"], True), ("small", 4, ["--stages", "2", "--replicas", "2"], True),
-         ("small", 2, ["--tensor", "2"], True), ("small", 4, ["--tensor", "2,sequence=1"], True),  # a row, of which one rank has none
+         ("small", 2, ["--tensor", "2"], True), ("small", 4, ["--tensor", "2,sequence=1"], True),  # one row: one of two members has none
          ("llama", 4, ["--schedule", "1f1b"], False), ("llama", 2, ["--schedule", "terapipe:slices=2"], False)]
 FAULTS = [("killed", "steady"), ("silent", "reduction"), ("late error", "warm-up"), ("abort", "steady")]
 check = Checks()

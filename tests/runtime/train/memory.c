@@ -305,3 +305,55 @@ void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
   }
   kit_close(&k);
 }
+
+/* Replicas of single stages. */
+static void must_refuse_replicas(kit *k, const kit_case *c, const char *what, memory_count *count) {
+  const opipe_status status = kit_plan(k, c);
+  const bool good = status < 0 && strstr(k->err.message, "replicas that share micro-batches");
+  if (!good)
+    OPI_FAIL("%s: status %d, '%s'", what, (int)status, k->err.message);
+  ++*(good ? &count->refused : &count->failed);
+}
+
+static void check_groups(kit *k, const memory_row *row, uint32_t i, uint32_t width, bool causal,
+                         memory_count *count) {
+  char what[200];
+  memory_row wide = *row;
+  wide.n_ranks *= width;
+  kit_case c = memory_case(&wide, (i + width) % 4,
+                           (i + width) % 5 < 2 ? OPIPE_OPTIMIZER_SGD : OPIPE_OPTIMIZER_ADAMW);
+  c.tensor = width;
+  c.sequence = i % 3 == 1;
+  if (i % 3 == 2)
+    c.transport = "emulated:scattered=1";
+  (void)snprintf(what, sizeof what, "%s, groups of %u, %u ranks, form %u",
+                 row->schedule == NULL ? "a text" : row->schedule, width, wide.n_ranks, i % 3);
+  if (row->replicas[0] != 0) {
+    must_refuse_replicas(k, &c, what, count);
+    return;
+  }
+  if (row->sliced && !causal) {
+    must_refuse(k, &c, what, count);
+    return;
+  }
+  if (c.sequence && kit_plan(k, &c) == OPIPE_E_UNSUPPORTED) {
+    c.sequence = false;
+    ++count->refused;
+  }
+  memory_check(k, &c, what, count);
+}
+
+void memory_check_groups(const char *path, int64_t tokens, bool causal, memory_count *count) {
+  kit k;
+  if (path == NULL)
+    return;
+  OPI_ASSERT_OK_FATAL(kit_open(&k, path, ROWS, tokens), &k.err);
+  for (uint32_t width = 2; width <= 3; ++width) {
+    for (uint32_t i = 0; i < MEMORY_ROWS; ++i) {
+      check_groups(&k, &memory_rows[i], i, width, causal, count);
+      opi_arena_release(&k.arena);
+      opi_arena_init(&k.arena, opi_allocator_system(), 0);
+    }
+  }
+  kit_close(&k);
+}

@@ -38,4 +38,9 @@ void memory_check(kit *k, const kit_case *c, const char *what, memory_count *cou
 void memory_check_model(const char *path, int64_t tokens, bool causal, bool all,
                         memory_count *count);
 
+/* Every row of the table by tensor groups of 2 and of 3, with the ranks of each multiplied: in turn
+ * plain, in rows and in parts over links, and one recompute and optimizer in turn. A refusal of the
+ * form in rows is counted, and the plain form taken. */
+void memory_check_groups(const char *path, int64_t tokens, bool causal, memory_count *count);
+
 #endif /* TESTS_TRAIN_MEMORY_H */
