@@ -4,7 +4,7 @@
 
 A contest has turns, each a process of its own (generate_turns.py): our command gets all requests at once. Turns alternate; a round
 gives one ratio, and the median of the rounds is judged. Rounds in which other processes took more than 8 % of a core are left out where
-three others remain. The contest of the trace, whose rounds take minutes, has three rounds at most.
+three others remain. The contest of the trace, whose rounds take minutes, has three rounds at most unless --only names it alone.
 
 A record can be made in pieces: rows of the same day and machine are kept, and those of contests that run again are replaced. --cause
 writes the cause of a row that misses beside it, without a run.
@@ -96,7 +96,7 @@ class Contest:
     key: str
     turns: list  # {label: how}; how(args, scratch) -> ({figure: number}, {fact: text}, tokens or None)
     ratios: list
-    rounds: int = 0  # at most; 0: as many as are asked for
+    rounds: int = 0  # at most, among other contests; 0: as many as are asked for
     same_tokens: tuple = field(default=())  # figures' turns whose tokens must be equal
 
 
@@ -244,7 +244,8 @@ def one_turn(turn, args, scratch):
 def measure_contest(args, contest, scratch):
     row = {"key": contest.key, "figures": {}, "facts": {}, "others": [], "errors": {}}
     tokens, broken, began = {}, set(), time.monotonic()
-    for number in range(min(args.rounds, contest.rounds or args.rounds)):
+    most = args.rounds if args.only == contest.key else contest.rounds or args.rounds
+    for number in range(min(args.rounds, most)):
         others = 0.0
         order = range(len(contest.turns))
         for i in order if number % 2 == 0 else reversed(order):
