@@ -13,6 +13,8 @@ typedef struct differences {
   double gradients; /* largest ratio of a parameter's ||a - b|| to its allowance */
   double weights;   /* largest ratio of an element's |a - b| to its allowance */
   double tolerance; /* of the loss */
+  /* parameters with the largest ratios, borrowed from the second run; NULL: all are 0 */
+  const char *gradient, *weight;
   bool bit_equal;
 } differences;
 
@@ -75,26 +77,32 @@ static bool same_bits(const cli_tensor *x, const cli_tensor *list, uint32_t n) {
   return y != NULL && x->n_bytes == y->n_bytes && memcmp(x->data, y->data, x->n_bytes) == 0;
 }
 
+/* A ratio that is not a number is the largest. */
+static bool is_worse(double ratio, double than) {
+  return !isnan(than) && !(ratio <= than);
+}
+
 /* ||a - b|| <= tolerance * max(||b||, 0.2 * RMS gradient of the model * sqrt(n)), and unless
  * `exact` is NULL, 2 ||b - exact|| more: how far rounding moves b itself. */
-static double compare_gradients(const train_result *a, const train_result *b,
-                                const train_result *exact, double tolerance) {
+static void compare_gradients(const train_result *a, const train_result *b,
+                              const train_result *exact, double tolerance, differences *io) {
   const double rms = rms_of(b);
-  double worst = 0;
+  io->gradients = 0;
+  io->gradient = NULL;
   for (uint32_t i = 0; i < b->n_params; ++i) {
     const cli_tensor *y = &b->gradients[i], *x = named(a->gradients, a->n_params, y->name);
-    if (x == NULL)
-      return INFINITY;
-    if (same_bits(x, y, 1))
+    if (x != NULL && same_bits(x, y, 1))
       continue;
     const cli_tensor *z = exact == NULL ? NULL : named(exact->gradients, exact->n_params, y->name);
     const double allowed = tolerance * fmax(norm_of(y), 0.2 * rms * sqrt((double)cli_elems(y))) +
                            (z == NULL ? 0 : rounding_factor * distance(y, z));
-    const double d = distance(x, y);
+    const double d = x == NULL ? INFINITY : distance(x, y);
     const double ratio = d == 0 ? 0 : d / allowed;
-    worst = ratio > worst || isnan(ratio) ? ratio : worst;
+    if (is_worse(ratio, io->gradients)) {
+      io->gradients = ratio;
+      io->gradient = y->name;
+    }
   }
-  return worst;
 }
 
 static double largest_of(const cli_tensor *t) {
@@ -114,10 +122,15 @@ static void compare_weights(const train_result *a, const train_result *b, const 
       const double d = fabs(cli_tensor_get(x, e) - cli_tensor_get(y, e));
       const double bound = noise == NULL ? 0 : (double)noise->params[i].bound[e];
       const double ratio = d == 0 ? 0 : d / (tolerance * most + bound);
-      io->weights = ratio > io->weights || isnan(ratio) ? ratio : io->weights;
+      if (is_worse(ratio, io->weights)) {
+        io->weights = ratio;
+        io->weight = y->name;
+      }
     }
-    if (x == NULL)
+    if (x == NULL && is_worse(INFINITY, io->weights)) {
       io->weights = INFINITY;
+      io->weight = y->name;
+    }
   }
 }
 
@@ -152,7 +165,7 @@ static void compare(const train_result *a, const train_result *b, const train_no
                        .tolerance = train_tolerance(a->coarsest),
                        .bit_equal = are_bit_equal(a, b)};
   if (!no_gradients)
-    out->gradients = compare_gradients(a, b, NULL, gradient_tolerance(a->coarsest));
+    compare_gradients(a, b, NULL, gradient_tolerance(a->coarsest), out);
   compare_weights(a, b, noise, out->tolerance, out);
 }
 
@@ -166,6 +179,12 @@ static void print(const train_run *run, const char *name, const differences *d) 
   (void)fprintf(
       out, "%-16s %-9s  loss %.3g (relative)  gradients %.3g, weights %.3g (of what is allowed)\n",
       name, verdict, train_shown(d->loss), train_shown(d->gradients), train_shown(d->weights));
+  if (d->bit_equal || close_enough(d))
+    return;
+  if (!(d->gradients <= 1))
+    (void)fprintf(out, "  furthest: the gradient of '%s'\n", d->gradient);
+  if (!(d->weights <= 1))
+    (void)fprintf(out, "  furthest: the weight '%s'\n", d->weight);
 }
 
 bool train_is_double_buffered(const train_run *run) {
@@ -222,7 +241,7 @@ static int allow_for_rounding(const train_run *again, const train_result *result
   exact.plan = plan;
   status = train_go(&exact, &other);
   if (status == CLI_DONE)
-    io->gradients = compare_gradients(result, uncut, &other, gradient_tolerance(result->coarsest));
+    compare_gradients(result, uncut, &other, gradient_tolerance(result->coarsest), io);
   train_result_free(&other);
   again->s->api->plan_destroy(plan);
   return status;

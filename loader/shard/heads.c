@@ -95,12 +95,11 @@ static opipe_status give_heads(opi_sharder *s, const opi_node *node, uint32_t o,
              : opi_sh_refuse(s, node, "it has one head, or all heads depend on each other");
 }
 
-/* Keys' heads beside the queries': united, or followers. kept: keys are read again later. */
-static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, bool kept,
-                               head_labels *h) {
+/* Keys' heads beside the queries': united, or followers. */
+static opipe_status pair_heads(opi_sharder *s, const opi_node *node, bool fine, head_labels *h) {
   const int64_t group = h->q_heads / h->kv_heads;
-  if (fine && (h->q == NULL || h->k == NULL || kept))
-    return opi_sh_refuse(s, node, "its keys are kept or whole: only whole groups can be divided");
+  if (fine && (h->q == NULL || h->k == NULL))
+    return opi_sh_refuse(s, node, "its queries or keys are whole: only groups can be divided");
   if (h->q == NULL || h->k == NULL) {
     const int64_t n = h->q == NULL ? h->q_heads : h->kv_heads;
     uint32_t *made = OPI_ARENA_ARRAY(&s->scratch, uint32_t, (size_t)n);
@@ -142,8 +141,7 @@ opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_l
   head_labels h = {.q_heads = flat ? opi_attr_int(node, "q_num_heads", 1) : q->shape[1],
                    .kv_heads = flat ? opi_attr_int(node, "kv_num_heads", 1) : k->shape[1]};
   OPI_TRY(find_heads(s, node, in, &h));
-  const bool kept = opi_node_in(node, OPI_ATT_PAST_K) != OPIPE_NONE;
-  OPI_TRY(pair_heads(s, node, s->fine[n], kept, &h));
+  OPI_TRY(pair_heads(s, node, s->fine[n], &h));
   for (uint32_t i = 0; i < node->n_in; ++i) {
     if (node->in[i] == OPIPE_NONE)
       continue;
@@ -163,8 +161,6 @@ opipe_status opi_sh_attention(opi_sharder *s, uint32_t n, opi_labels **in, opi_l
     const bool kv = o == OPI_ATT_PRESENT_K || o == OPI_ATT_PRESENT_V;
     if (node->out[o] == OPIPE_NONE)
       continue;
-    if (kv && s->fine[n])
-      return opi_sh_refuse(s, node, "its keys are kept: only whole groups can be divided");
     OPI_TRY(give_heads(s, node, o, flat && o == OPI_ATT_Y ? 2 : 1, kv ? h.k : h.q,
                        kv ? h.kv_heads : h.q_heads, out));
   }
@@ -178,7 +174,7 @@ opipe_status opi_sh_row_attention(opi_sharder *s, uint32_t n, opi_labels **in, o
   head_labels h = {.q_heads = opi_attr_int(node, "num_heads", 1),
                    .kv_heads = opi_attr_int(node, "kv_num_heads", 1)};
   OPI_TRY(find_heads(s, node, in, &h));
-  OPI_TRY(pair_heads(s, node, false, true, &h));
+  OPI_TRY(pair_heads(s, node, false, &h));
   for (uint32_t i = 0; i < node->n_in; ++i) {
     const bool query = i == OPI_ROWS_Q || i == OPI_ROWS_SLOPES;
     const bool key =

@@ -129,9 +129,17 @@ static int64_t *heads_of(opi_writer *w, const opi_labels *l, int64_t heads, uint
   return list;
 }
 
-/* Keys and values once per query head: queries of this member fall unevenly on them. */
-static opipe_status repeat(opi_writer *w, uint32_t axis, const int64_t *at, uint32_t n,
-                           int64_t size, uint32_t *io) {
+/* Changes of a node besides its inputs. */
+typedef struct adapted {
+  opipe_attr *attrs;
+  uint32_t n_attrs;
+  int64_t *kept; /* [n_kept] heads of the node's keys and values that the outputs have; NULL: all */
+  uint32_t n_kept;
+} adapted;
+
+/* Heads at[0 .. n) along `axis`, `size` entries each. */
+static opipe_status pick_heads(opi_writer *w, uint32_t axis, const int64_t *at, uint32_t n,
+                               int64_t size, uint32_t *io) {
   opi_attrs attrs = {.n = 0};
   uint32_t in[2] = {*io, OPIPE_NONE};
   int64_t *list = OPI_ARENA_ARRAY(&w->scratch, int64_t, (size_t)n * (size_t)size + 1);
@@ -151,13 +159,34 @@ static opi_labels *read_labels(opi_writer *w, uint32_t n, uint32_t i) {
   return read->kind == OPI_READ_CUT ? read->labels : w->s->labels[w->s->g->nodes[n].in[i]];
 }
 
-static opipe_status attention(opi_writer *w, uint32_t n, uint32_t *in, opipe_attr *attrs) {
+/* Queries of this member fall unevenly on its keys and values: they are repeated once per query
+ * head, the first of each is kept. */
+static opipe_status repeat_keys(opi_writer *w, uint32_t n, const int64_t *at, uint32_t n_q,
+                                int64_t kv_heads, uint32_t *in, adapted *a) {
+  const opi_node *node = &w->s->g->nodes[n];
+  for (uint32_t i = OPI_ATT_K; i < node->n_in && i <= OPI_ATT_PAST_V; ++i) {
+    if (node->in[i] == OPIPE_NONE || i == OPI_ATT_MASK)
+      continue;
+    const opi_value *x = value_of(w, node->in[i]);
+    const bool flat = x->rank == 3;
+    OPI_TRY(pick_heads(w, flat ? 2 : 1, at, n_q, flat ? x->shape[2] / kv_heads : 1, &in[i]));
+  }
+  a->kept = OPI_ARENA_ARRAY(&w->scratch, int64_t, n_q);
+  if (a->kept == NULL)
+    return no_memory(w);
+  for (uint32_t h = 0; h < n_q; ++h) {
+    if (h == 0 || at[h] != at[h - 1])
+      a->kept[a->n_kept++] = h;
+  }
+  return OPIPE_OK;
+}
+
+static opipe_status attention(opi_writer *w, uint32_t n, uint32_t *in, adapted *a) {
   const opi_node *node = &w->s->g->nodes[n];
   const opi_value *q = value_of(w, node->in[OPI_ATT_Q]), *k = value_of(w, node->in[OPI_ATT_K]);
   const bool flat = q->rank == 3;
   const int64_t q_heads = flat ? opi_attr_int(node, "q_num_heads", 1) : q->shape[1];
   const int64_t kv_heads = flat ? opi_attr_int(node, "kv_num_heads", 1) : k->shape[1];
-  const uint32_t axis = flat ? 2 : 1;
   uint32_t n_q = 0, n_k = 0;
   const int64_t *own = heads_of(w, read_labels(w, n, OPI_ATT_Q), q_heads, &n_q);
   const int64_t *keys = heads_of(w, read_labels(w, n, OPI_ATT_K), kv_heads, &n_k);
@@ -174,13 +203,11 @@ static opipe_status attention(opi_writer *w, uint32_t n, uint32_t *in, opipe_att
     at[h] = j;
     even = even && j == h / (n_q / n_k);
   }
-  for (uint32_t i = OPI_ATT_K; !even && i <= OPI_ATT_V; ++i) {
-    const opi_value *x = value_of(w, node->in[i]);
-    OPI_TRY(repeat(w, axis, at, n_q, flat ? x->shape[2] / kv_heads : 1, &in[i]));
-  }
+  if (!even)
+    OPI_TRY(repeat_keys(w, n, at, n_q, kv_heads, in, a));
   w->n_repeated += even ? 0 : n_q - n_k;
-  change(attrs, node->n_attrs, "q_num_heads", n_q);
-  change(attrs, node->n_attrs, "kv_num_heads", even ? n_k : n_q);
+  change(a->attrs, node->n_attrs, "q_num_heads", n_q);
+  change(a->attrs, node->n_attrs, "kv_num_heads", even ? n_k : n_q);
   return OPIPE_OK;
 }
 
@@ -202,7 +229,7 @@ static opipe_status row_attention(opi_writer *w, uint32_t n, opipe_attr *attrs) 
 
 /* Attributes and constant inputs of a node whose input 0 or outputs are divided. */
 static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_labels *l,
-                          opi_labels *const *out, opipe_attr *attrs, uint32_t *n_attrs) {
+                          opi_labels *const *out, adapted *a) {
   const opi_node *node = &w->s->g->nodes[n];
   const opi_op *op = opi_op_of(node);
   int64_t shape[OPIPE_MAX_RANK];
@@ -223,18 +250,18 @@ static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_lab
   if (l != NULL && op->takes == OPI_TAKES_ROWS && l->dims[0] == opi_attr_int(node, "axis", 0))
     return gather_indices(w, node, l, out[0], in);
   if (op->kind == OPI_KIND_ATTENTION)
-    return attention(w, n, in, attrs);
+    return attention(w, n, in, a);
   if (op->kind == OPI_KIND_ROW_ATTENTION)
-    return row_attention(w, n, attrs);
+    return row_attention(w, n, a->attrs);
   if (op->kind == OPI_KIND_ROTARY && l != NULL && value_of(w, node->in[0])->rank == 3) {
     uint32_t heads = 0;
     (void)heads_of(w, l, opi_attr_int(node, "num_heads", 1), &heads);
-    change(attrs, node->n_attrs, "num_heads", heads);
+    change(a->attrs, node->n_attrs, "num_heads", heads);
   }
   if (op->kind == OPI_KIND_UNPACK && node->domain[0] != '\0') {
     OPI_TRY(opi_w_shape(w, node->out[0], out[0], shape));
-    change(attrs, node->n_attrs, "N", shape[0]);
-    change(attrs, node->n_attrs, "K", shape[1]);
+    change(a->attrs, node->n_attrs, "N", shape[0]);
+    change(a->attrs, node->n_attrs, "K", shape[1]);
   }
   if (op->kind == OPI_KIND_RANDOM && l != NULL) { /* the mask of the whole tensor */
     opi_shard_run *runs;
@@ -242,9 +269,9 @@ static opipe_status adapt(opi_writer *w, uint32_t n, uint32_t *in, const opi_lab
     int64_t sum = 0;
     bool shared = false;
     OPI_TRY(opi_w_runs(w, l, &runs, &n_runs, &sum, &shared));
-    attrs[(*n_attrs)++] = OPI_ATTR_I("part_axis", l->dims[0]);
-    attrs[(*n_attrs)++] = OPI_ATTR_I("part_whole", value_of(w, node->in[0])->shape[l->dims[0]]);
-    attrs[(*n_attrs)++] = OPI_ATTR_N("part_runs", (const int64_t *)runs, 2 * n_runs);
+    a->attrs[a->n_attrs++] = OPI_ATTR_I("part_axis", l->dims[0]);
+    a->attrs[a->n_attrs++] = OPI_ATTR_I("part_whole", value_of(w, node->in[0])->shape[l->dims[0]]);
+    a->attrs[a->n_attrs++] = OPI_ATTR_N("part_runs", (const int64_t *)runs, 2 * n_runs);
   }
   return OPIPE_OK;
 }
@@ -264,15 +291,36 @@ static const char *name_of(opi_writer *w, const opi_node *node, uint32_t o, uint
   return name;
 }
 
+/* The keys and values that the node kept in outputs `out`, without repeats, under their names. */
+static opipe_status keep_heads(opi_writer *w, const adapted *a, const char *const *names,
+                               uint32_t n_out, uint32_t *out) {
+  const opipe_attr axis = OPI_ATTR_I("axis", 1);
+  for (uint32_t o = OPI_ATT_PRESENT_K; o < n_out && o <= OPI_ATT_PRESENT_V; ++o) {
+    uint32_t in[2] = {out[o], OPIPE_NONE};
+    if (out[o] == OPIPE_NONE)
+      continue;
+    OPI_TRY(set_ints(w, a->kept, a->n_kept, &in[1]));
+    const opi_emit emit = {.op = "Gather",
+                           .in = in,
+                           .n_in = 2,
+                           .n_out = 1,
+                           .attrs = &axis,
+                           .n_attrs = 1,
+                           .out_names = &names[o]};
+    OPI_TRY(opi_b_emit_kept(&w->b, &emit, &out[o], w->err));
+  }
+  return OPIPE_OK;
+}
+
 opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi_labels *in_labels,
                         opi_labels *const *out_labels, uint32_t naming, uint32_t *out) {
   const opi_node *node = &w->s->g->nodes[n];
-  uint32_t n_attrs = node->n_attrs;
-  opipe_attr *attrs = copy_attrs(w, node, 3);
+  adapted a = {.attrs = copy_attrs(w, node, 3), .n_attrs = node->n_attrs};
   uint32_t *own = OPI_ARENA_ARRAY(&w->scratch, uint32_t, (size_t)node->n_in + 1);
   const char **names = OPI_ARENA_ARRAY(&w->scratch, const char *, (size_t)node->n_out + 1);
+  const char *kept[OPI_ATT_OUTPUTS] = {NULL};
   bool divided = in_labels != NULL, ok = true;
-  if (attrs == NULL || own == NULL || names == NULL)
+  if (a.attrs == NULL || own == NULL || names == NULL)
     return no_memory(w);
   memcpy(own, in, node->n_in * sizeof(*own));
   for (uint32_t o = 0; o < node->n_out; ++o) {
@@ -283,9 +331,14 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
   }
   OPI_TRY(opi_w_origin(w, node));
   if (divided)
-    OPI_TRY(adapt(w, n, own, in_labels, out_labels, attrs, &n_attrs));
+    OPI_TRY(adapt(w, n, own, in_labels, out_labels, &a));
   else if (naming == OPI_NAMES_ROWS)
-    opi_w_row_attrs(w, n, attrs, &n_attrs);
+    opi_w_row_attrs(w, n, a.attrs, &a.n_attrs);
+  for (uint32_t o = OPI_ATT_PRESENT_K; a.kept != NULL && o < node->n_out && o <= OPI_ATT_PRESENT_V;
+       ++o) {
+    kept[o] = names[o]; /* keep_heads makes what has this name */
+    names[o] = node->out[o] == OPIPE_NONE ? "" : NULL;
+  }
   if (naming != OPI_NAMES_NEW) { /* masks of Dropout are told by the node's name */
     w->b.origin = node;
     w->b.n_emitted = 0;
@@ -295,10 +348,11 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
                          .in = own,
                          .n_in = node->n_in,
                          .n_out = node->n_out,
-                         .attrs = attrs,
-                         .n_attrs = n_attrs,
+                         .attrs = a.attrs,
+                         .n_attrs = a.n_attrs,
                          .version = node->version,
                          .out_names = names,
                          .pattern = node->pattern};
-  return opi_b_emit_kept(&w->b, &emit, out, w->err);
+  OPI_TRY(opi_b_emit_kept(&w->b, &emit, out, w->err));
+  return a.kept == NULL ? OPIPE_OK : keep_heads(w, &a, kept, node->n_out, out);
 }

@@ -172,10 +172,7 @@ static bool refine(opi_sharder *s, uint32_t region) {
     const bool flat = q->rank == 3;
     const int64_t heads = flat ? opi_attr_int(node, "q_num_heads", 1) : q->shape[1];
     const int64_t kv = flat ? opi_attr_int(node, "kv_num_heads", 1) : k->shape[1];
-    const bool kept = opi_node_in(node, OPI_ATT_PAST_K) != OPIPE_NONE ||
-                      opi_node_out(node, OPI_ATT_PRESENT_K) != OPIPE_NONE ||
-                      opi_node_out(node, OPI_ATT_PRESENT_V) != OPIPE_NONE;
-    if (y == NULL || opi_sh_opening(s, y->atoms[0]) != region || kept || heads == kv ||
+    if (y == NULL || opi_sh_opening(s, y->atoms[0]) != region || heads == kv ||
         heads < (int64_t)s->width)
       continue;
     s->fine[n] = any = true;
@@ -405,6 +402,42 @@ static opipe_status settle_reads(opi_sharder *s, opipe_error *err) {
   return OPIPE_OK;
 }
 
+/* ---- pairs ---- */
+
+/* Has every member the same entries, one run of them, by both labels? */
+static bool are_alike(opi_sharder *s, const opi_labels *a, const opi_labels *b) {
+  bool alike = a->dims[0] == b->dims[0] && opi_sh_cut_hash(s, a) == opi_sh_cut_hash(s, b);
+  for (uint32_t r = 0; r < s->width && alike; ++r) {
+    uint32_t n_runs = 0;
+    int64_t sum = 0;
+    bool shared = false;
+    (void)opi_sh_runs(s, a, r, &s->scratch, &n_runs, &sum, &shared);
+    alike = n_runs <= 1;
+  }
+  return alike;
+}
+
+/* An input is read in the parts in which the output that feeds it is made, else both stay whole. */
+static void check_pairs(opi_sharder *s) {
+  for (uint32_t i = 0; i < s->wish->n_pairs; ++i) {
+    const opi_shard_pair *pair = &s->wish->pairs[i];
+    if (pair->input == OPIPE_NONE || s->leaf[pair->input] == OPI_LEAF_UNREAD)
+      continue;
+    const opi_labels *made = s->labels[pair->output];
+    const opi_labels *read = s->leaf[pair->input] > OPI_LEAF_SEVERAL ? s->cut[pair->input] : NULL;
+    if ((made == NULL && read == NULL) ||
+        (made != NULL && read != NULL && are_alike(s, made, read)))
+      continue;
+    const char *why = opi_arena_printf(
+        &s->keep, "members would read other parts of '%s' than they make of '%s', which feeds it",
+        s->g->values[pair->input].name, s->g->values[pair->output].name);
+    if (made != NULL)
+      fail(s, region_of(s, made), why);
+    if (read != NULL)
+      fail(s, region_of(s, read), why);
+  }
+}
+
 /* ---- all of it ---- */
 
 opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
@@ -440,7 +473,10 @@ opipe_status opi_sh_settle(opi_sharder *s, bool *out_again, opipe_error *err) {
   if (s->failed)
     return opi_fail_nomem(err, 64, "units");
   *out_again = close_failed(s) || memcmp(plain, s->plain, s->g->n_nodes) != 0;
-  if (!*out_again)
+  if (!*out_again) {
     OPI_TRY(settle_reads(s, err));
+    check_pairs(s);
+    *out_again = close_failed(s);
+  }
   return s->failed ? opi_fail_nomem(err, 64, "units") : OPIPE_OK;
 }

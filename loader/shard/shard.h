@@ -30,6 +30,11 @@ enum {
   OPI_SHARD_SEQUENCE = 8u
 };
 
+/* An input that a caller feeds with an earlier run's output, each member with its own. */
+typedef struct opi_shard_pair {
+  uint32_t input, output; /* values of the bound graph; input OPIPE_NONE: it is not in the graph */
+} opi_shard_pair;
+
 typedef struct opi_shard_wish {
   uint32_t width;           /* members, at least 1 */
   uint32_t flags;           /* OPI_SHARD_* */
@@ -41,8 +46,11 @@ typedef struct opi_shard_wish {
    * OPI_SHARD_SEQUENCE. */
   const bool *scatters;
   uint32_t n_stages;
-  const opi_carry *samples;    /* [n_values of the graph] where samples lie, with `scatters`: values
-                                  that have them last stay whole; NULL: not known */
+  const opi_carry *samples; /* [n_values of the graph] where samples lie, with `scatters`: values
+                               that have them last stay whole; NULL: not known */
+  const opi_shard_pair
+      *pairs; /* [n_pairs] members have the same entries of both, one run, or all */
+  uint32_t n_pairs;
   struct opi_choices *choices; /* [width] of each member's graph, begun anew here; NULL: none */
   const opi_evaluator *evaluator;
   const opipe_allocator *allocator;

@@ -7,6 +7,7 @@
 
 #include "loader/ops/op.h"
 #include "partition/file/file.h"
+#include "partition/program/states.h"
 
 /* ---- refusals ---- */
 
@@ -87,14 +88,23 @@ static void add_member(const rates *r, const opi_shard_member *member, double *o
 static opipe_status find_shares(const opi_tensor_costs *c, double *out, opipe_error *err) {
   const opi_graph *g = c->bound->graph;
   const rates by = {&c->facts[0], c->plan->devices[0].threads};
+  const uint32_t n_pairs = c->plan->n_states;
+  opi_shard_pair *pairs = opi_alloc_zero(c->plan->allocator, n_pairs + 1u, sizeof *pairs);
   const opi_shard_wish wish = {.width = opi_plan_width(c->plan),
                                .flags = opi_tensor_flags(c->plan),
+                               .pairs = pairs,
+                               .n_pairs = n_pairs,
                                .evaluator = c->base->evaluator,
                                .allocator = c->plan->allocator};
   opi_shards *shards = NULL;
   double *own = opi_alloc_zero(c->plan->allocator, g->n_nodes + 1u, sizeof *own);
-  opipe_status status = own == NULL ? opi_fail_nomem(err, g->n_nodes * sizeof *own, "costs")
-                                    : opi_shard(c->bound, &wish, &shards, err);
+  opipe_status status = OPIPE_OK;
+  if (own == NULL || pairs == NULL)
+    status = opi_fail_nomem(err, g->n_nodes * sizeof *own, "costs");
+  else
+    opi_states_list(c->plan, g, pairs);
+  if (status == OPIPE_OK)
+    status = opi_shard(c->bound, &wish, &shards, err);
   for (uint32_t k = 0; status == OPIPE_OK && k < wish.width; ++k) {
     memset(own, 0, g->n_nodes * sizeof *own);
     add_member(&by, &shards->members[k], own);
@@ -106,6 +116,7 @@ static opipe_status find_shares(const opi_tensor_costs *c, double *out, opipe_er
   }
   opi_shards_free(shards);
   opi_free(c->plan->allocator, own, (g->n_nodes + 1u) * sizeof *own);
+  opi_free(c->plan->allocator, pairs, (n_pairs + 1u) * sizeof *pairs);
   return status;
 }
 

@@ -25,11 +25,11 @@ typedef struct opi_state_pair {
   uint32_t output_index, input_index; /* in the model's file */
   uint32_t dtype;
   uint32_t stage; /* produces the output and reads the input */
-  /* Tensor groups: members have `parts` [width] of the `whole` entries along `axis`, one behind the
-   * other. NULL: no groups. */
+  /* Tensor groups: member k has entries [first[k], first[k] + parts[k]) of the `whole` along
+   * `axis`; several members may have the same ones. NULL: every member has the whole tensor. */
   int32_t axis;
   int64_t whole;
-  const int64_t *parts;
+  const int64_t *first, *parts; /* [width] */
 } opi_state_pair;
 
 /* A plan of passes: its graphs are the model's row form (loader/passes/row_model.h), one for each

@@ -108,7 +108,8 @@ typedef struct opi_param_part {
 typedef struct opi_port_part {
   int32_t axis;              /* -1: all members have it whole */
   uint32_t n_runs;           /* 0 with an axis: the member has no entries */
-  int64_t n_whole;           /* entries along the axis in all members' parts */
+  bool shared;               /* other members have some of its entries, too */
+  int64_t n_whole;           /* entries along the axis of the whole tensor */
   const opi_shard_run *runs; /* [n_runs] rising, of the whole tensor */
 } opi_port_part;
 

@@ -8,6 +8,7 @@
 
 #include "partition/program/batch.h"
 #include "partition/program/model.h"
+#include "partition/program/states.h"
 #include "partition/program/stretches.h"
 
 /* ---- refusals ---- */
@@ -118,8 +119,9 @@ typedef struct dividing {
   const uint32_t *stages; /* of the bound graph's nodes */
   const bool *scatters;
   const opi_carry *samples;
-  opi_shards **out;     /* in the variant */
-  opi_choices *choices; /* of all members; NULL: none */
+  const opi_shard_pair *pairs; /* [plan->n_states] */
+  opi_shards **out;            /* in the variant */
+  opi_choices *choices;        /* of all members; NULL: none */
 } dividing;
 
 /* whole: an output that must be whole in every member; NULL: none. */
@@ -132,6 +134,8 @@ static opipe_status divide(const dividing *d, const char *whole, opipe_error *er
                                .scatters = d->scatters,
                                .n_stages = d->plan->n_stages,
                                .samples = d->samples,
+                               .pairs = d->pairs,
+                               .n_pairs = d->plan->n_states,
                                .choices = d->choices,
                                .evaluator = d->base->evaluator,
                                .allocator = d->plan->allocator};
@@ -185,7 +189,12 @@ opipe_status opi_members_divide(const opi_decision *plan, const opi_model *file,
                 .scatters = model->scatters,
                 .out = &variant->shards[slice],
                 .choices = choices == NULL ? NULL : &choices[slice * model->n_members]};
+  opi_shard_pair *pairs = OPI_ARENA_ARRAY(&model->arena, opi_shard_pair, plan->n_states);
   *out_classes = NULL;
+  if (pairs == NULL)
+    return opi_fail_nomem(err, plan->n_states * sizeof *pairs, "states");
+  opi_states_list(plan, bound->graph, pairs);
+  d.pairs = pairs;
   if (d.scatters != NULL)
     OPI_TRY(opi_members_samples(plan, file, bound->graph, &model->arena, &d.samples, err));
   OPI_TRY(divide_for_loss(&d, target, &model->arena, out_classes, err));
@@ -271,6 +280,7 @@ static opipe_status list_ports(const opi_bound *whole, const opi_graph *bound, c
         continue;
       list[i] = (opi_port_part){.axis = part->axis,
                                 .n_runs = part->n_runs,
+                                .shared = (part->flags & OPI_PART_SHARED) != 0,
                                 .n_whole = whole->graph->values[part->whole].shape[part->axis],
                                 .runs = part->runs};
     }

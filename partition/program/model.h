@@ -23,7 +23,7 @@ typedef struct opi_variant_slice {
   const opi_token_output *outputs;  /* [n_outputs] of slices: the tokens' axis in each wanted output
                                      */
   const opi_port_part *input_parts; /* [graph->n_inputs] the member's; NULL: no tensor groups */
-  const opi_port_part *output_parts; /* [graph->n_outputs] whole outputs are member 0's */
+  const opi_port_part *output_parts; /* [graph->n_outputs] the host gets whole ones from member 0 */
   opi_cut *cut;
   int64_t first, length; /* tokens */
   uint32_t n_states, n_outputs;

@@ -86,11 +86,15 @@ static const opi_cut *cut_of(const opi_composing *m, const opi_piece *piece) {
   return m->model->variants[piece->variant].slices[piece->graph].cut;
 }
 
-/* Whether the member of the piece's graph gives the output: whole ones are member 0's. */
+/* Whether the member of the piece's graph gives or keeps the output. Member 0 gives the host what
+ * is whole; every member keeps what streams keep. */
 static bool gives_output(const opi_composing *m, const opi_piece *piece, uint32_t output) {
   const opi_port_part *parts = m->model->variants[piece->variant].slices[piece->graph].output_parts;
-  return output == OPIPE_NONE || parts == NULL || piece->graph % m->model->n_members == 0 ||
-         parts[output].axis >= 0;
+  bool gives = output == OPIPE_NONE || parts == NULL || piece->graph % m->model->n_members == 0 ||
+               parts[output].axis >= 0;
+  for (uint32_t i = 0; i < m->plan->n_states; ++i)
+    gives = gives || m->plan->states[i].output_index == output;
+  return gives;
 }
 
 static opipe_status list_piece(opi_composing *m, uint32_t v, bool count) {

@@ -461,6 +461,13 @@ uint32_t opi_state_rank(const opi_decision *plan, uint32_t index, uint32_t home)
 
 /* ---- members ---- */
 
+void opi_states_list(const opi_decision *plan, const opi_graph *bound, opi_shard_pair *out) {
+  for (uint32_t i = 0; i < plan->n_states; ++i) {
+    out[i] = (opi_shard_pair){.input = input_value(&plan->states[i], bound),
+                              .output = output_value(&plan->states[i], bound)};
+  }
+}
+
 /* A member's part of an input or output. */
 static const opi_port_part *port_of(const opi_cut_model *model, uint32_t member, bool input,
                                     uint32_t port) {
@@ -468,52 +475,52 @@ static const opi_port_part *port_of(const opi_cut_model *model, uint32_t member,
   return &(input ? slice->input_parts : slice->output_parts)[port];
 }
 
-/* Whether members have consecutive runs in order: then *out_parts [width] in the arena. */
-static opipe_status parts_of(const opi_cut_model *model, bool input, uint32_t port,
-                             opi_arena *arena, int64_t **out_parts, bool *out_good,
-                             opipe_error *err) {
+/* Whether a member has the same entries of the output and of the input, one run of them or all. */
+static bool are_alike(const opi_port_part *out, const opi_port_part *in) {
+  if (in == NULL || in->axis != out->axis)
+    return false;
+  return in->axis < 0 ||
+         (in->n_whole == out->n_whole && in->n_runs == out->n_runs && in->n_runs <= 1 &&
+          (in->n_runs == 0 ||
+           (in->runs[0].first == out->runs[0].first && in->runs[0].n == out->runs[0].n)));
+}
+
+static opipe_status divide_pair(const opi_cut_model *model, opi_state_pair *pair, uint32_t port,
+                                opi_arena *arena, opipe_error *err) {
   const uint32_t width = model->n_members;
-  const opi_port_part *first = port_of(model, 0, input, port);
-  int64_t next = 0;
-  *out_good = true;
-  *out_parts = OPI_ARENA_ARRAY(arena, int64_t, width);
-  if (*out_parts == NULL)
-    return opi_fail_nomem(err, width * sizeof **out_parts, "states");
-  for (uint32_t k = 0; k < width && *out_good; ++k) {
-    const opi_port_part *p = port_of(model, k, input, port);
-    *out_good =
-        p->axis >= 0 && p->axis == first->axis && p->n_runs == 1 && p->runs[0].first == next;
-    (*out_parts)[k] = *out_good ? p->runs[0].n : 0;
-    next += (*out_parts)[k];
+  const opi_port_part *all = port_of(model, 0, false, pair->output_index);
+  int64_t *first = OPI_ARENA_ARRAY(arena, int64_t, width);
+  int64_t *parts = OPI_ARENA_ARRAY(arena, int64_t, width);
+  if (first == NULL || parts == NULL)
+    return opi_fail_nomem(err, 2 * width * sizeof *first, "states");
+  for (uint32_t k = 0; k < width; ++k) {
+    const opi_port_part *out = port_of(model, k, false, pair->output_index);
+    const opi_port_part *in = port == OPIPE_NONE ? NULL : port_of(model, k, true, port);
+    if (!are_alike(out, in) || out->axis != all->axis) {
+      return opi_fail(
+          err, OPIPE_E_INTERNAL,
+          "state '%s' -> '%s': member %u of a tensor group of %u makes other parts of it "
+          "than it reads",
+          pair->output, pair->input, k, width);
+    }
+    first[k] = out->axis < 0 || out->n_runs == 0 ? 0 : out->runs[0].first;
+    parts[k] = out->axis < 0 || out->n_runs == 0 ? 0 : out->runs[0].n;
   }
-  *out_good = *out_good && next == first->n_whole;
+  if (all->axis < 0)
+    return OPIPE_OK;
+  pair->axis = all->axis;
+  pair->whole = all->n_whole;
+  pair->first = first;
+  pair->parts = parts;
   return OPIPE_OK;
 }
 
 opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, opi_arena *arena,
                                opipe_error *err) {
-  const uint32_t width = model->n_members;
-  const opi_cut *cut = model->cuts[0];
-  for (uint32_t i = 0; width > 1 && i < plan->n_states; ++i) {
+  const opi_graph *g = model->cuts[0]->graph;
+  for (uint32_t i = 0; model->n_members > 1 && i < plan->n_states; ++i) {
     opi_state_pair *pair = &plan->states[i];
-    const uint32_t port = find(cut->graph, cut->graph->inputs, cut->graph->n_inputs, pair->input);
-    int64_t *in = NULL, *out = NULL;
-    bool good = port != OPIPE_NONE, made = false;
-    if (good)
-      OPI_TRY(parts_of(model, true, port, arena, &in, &good, err));
-    OPI_TRY(parts_of(model, false, pair->output_index, arena, &out, &made, err));
-    if (!good || !made ||
-        port_of(model, 0, true, port)->axis != port_of(model, 0, false, pair->output_index)->axis ||
-        memcmp(in, out, width * sizeof *in) != 0) {
-      return opi_fail(
-          err, OPIPE_E_UNSUPPORTED,
-          "state '%s' -> '%s': the %u members of a tensor group do not have parts of it "
-          "(heads) alike as an output and as an input, which streams keep",
-          pair->output, pair->input, width);
-    }
-    pair->axis = port_of(model, 0, true, port)->axis;
-    pair->whole = port_of(model, 0, true, port)->n_whole;
-    pair->parts = in;
+    OPI_TRY(divide_pair(model, pair, find(g, g->inputs, g->n_inputs, pair->input), arena, err));
   }
   return OPIPE_OK;
 }

@@ -33,8 +33,10 @@ opipe_status opi_states_hold(const opi_decision *plan, const opi_graph *bound,
 
 /* Copies of the pipeline that take requests in turn; a stream stays on one of them. */
 uint32_t opi_states_homes(const opi_decision *plan);
-/* In tensor groups, once graphs are divided: the members' parts of every pair. Errors: UNSUPPORTED,
- * a pair that is not divided among them, or otherwise as an output than as an input. */
+/* The pairs in a graph of the plan's model, for its division: out [n_states]. */
+void opi_states_list(const opi_decision *plan, const opi_graph *bound, opi_shard_pair *out);
+/* In tensor groups, once graphs are divided: the members' parts of every pair. Members may hold
+ * some heads together, or all hold the whole tensor. */
 opipe_status opi_states_divide(const opi_cut_model *model, opi_decision *plan, opi_arena *arena,
                                opipe_error *err);
 /* The rank that holds pair `index` of a stream whose home is copy `home`, in tensor groups that of

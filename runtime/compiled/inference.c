@@ -86,19 +86,12 @@ static opipe_status take(opi_compiled *t, opipe_error *err) {
 
 /* ---- results ---- */
 
-/* Results that are the same for all rows and tokens are taken from the first part. */
-static bool is_taken(const opi_compiled *t, const opi_step *step, uint32_t output) {
-  const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
-  const bool first_rows = opi_has_first_rows(t, step->stage, step->microbatch);
-  const bool first_tokens = slice->first == 0 || slice->n_outputs <= output;
-  return (t->output_carry[output].axis >= 0 || first_rows) &&
-         (first_tokens || slice->outputs[output].carry.axis >= 0);
-}
-
 static uint32_t makes(const opi_compiled *t, const opi_step *step, uint32_t output) {
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
   const uint32_t cell = opi_output_cell_at(cut, output, step->stage);
-  return cell != OPIPE_NONE && is_taken(t, step, output) ? cell : OPIPE_NONE;
+  return cell != OPIPE_NONE && opi_result_takes(t, step->stage, step->microbatch, output)
+             ? cell
+             : OPIPE_NONE;
 }
 
 /* The first rank touches outputs that no program makes, and the inputs that they are copies of. */

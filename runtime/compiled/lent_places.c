@@ -80,9 +80,11 @@ static bool find_made(const opi_request *request, uint32_t index, uint32_t m, ui
     return false;
   const opi_value *value = &opi_graphs_at(t, cell->stage, m)->graph->values[cell->value];
   const opi_carry *carry = &t->output_carry[cell->output];
-  if (carry->axis < 0 && !opi_has_first_rows(t, cell->stage, m))
-    return false; /* the first rows' rank makes it */
+  if (!opi_result_takes(t, cell->stage, m, cell->output))
+    return false; /* another rank makes it */
   opi_step_place(t, request, cell->stage, m, cell->output, carry, &place);
+  if (place.member != NULL && place.member->shared)
+    return false; /* another member would work in the same memory */
   *out = (only){.n_bytes = 0};
   const opipe_status status = opi_result_runs(value, &place, note_run, out);
   out->whole_at += (uint64_t)(uintptr_t)request->results[cell->output].data;

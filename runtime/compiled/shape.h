@@ -282,6 +282,16 @@ static inline int64_t opi_piece_row(const opi_compiled *t, const opi_piece *piec
 static inline bool opi_has_first_rows(const opi_compiled *t, uint32_t stage, uint32_t microbatch) {
   return t->parts[microbatch].in_request == 0 && opi_piece_at(t, stage, microbatch)->first == 0;
 }
+/* Does the host's result take what the stage makes of an output for a micro-batch? If all rows,
+ * slices or members have the same, it takes the first. */
+static inline bool opi_result_takes(const opi_compiled *t, uint32_t stage, uint32_t microbatch,
+                                    uint32_t output) {
+  const opi_variant_slice *slice = opi_graphs_at(t, stage, microbatch);
+  const uint32_t member = opi_piece_at(t, stage, microbatch)->graph % t->model->n_members;
+  const bool tokens = output < slice->n_outputs && slice->outputs[output].carry.axis < 0;
+  return (t->output_carry[output].axis >= 0 || opi_has_first_rows(t, stage, microbatch)) &&
+         (slice->first == 0 || !tokens) && (member == 0 || slice->output_parts[output].axis >= 0);
+}
 /* A route in the micro-batch's row class. */
 static inline const opi_route *opi_route_at(const opi_compiled *t, uint32_t route,
                                             uint32_t microbatch) {

@@ -24,7 +24,7 @@ typedef struct opi_kept {
   int64_t shape[OPIPE_MAX_RANK];
 } opi_kept;
 
-/* The two buffers of it, in tensor groups of a member's part. */
+/* The two buffers of it, in tensor groups of a member's part (perhaps the whole). */
 typedef struct opi_kept_place {
   uint32_t holder;       /* rank */
   uint64_t offset_bytes; /* of the first of the two in the holder's block */

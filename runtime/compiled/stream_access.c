@@ -77,13 +77,12 @@ static void join_part(const opi_stream *stream, uint32_t p, uint32_t member, con
                       char *whole) {
   const opi_state_pair *pair = &stream->setup->plan->decided.states[p];
   const opi_kept *kept = &stream->pairs[p];
-  uint64_t outer = 1, before = 0;
+  uint64_t outer = 1;
   for (int32_t d = 0; d < pair->axis; ++d)
     outer *= (uint64_t)kept->shape[d];
   const uint64_t row = outer == 0 ? 0 : kept->n_bytes / outer;
   const uint64_t own = opi_state_share(pair, member, row);
-  for (uint32_t k = 0; k < member; ++k)
-    before += opi_state_share(pair, k, row);
+  const uint64_t before = row / (uint64_t)pair->whole * (uint64_t)pair->first[member];
   for (uint64_t o = 0; o < outer; ++o)
     memcpy(whole + o * row + before, part + o * own, (size_t)own);
 }

@@ -199,23 +199,18 @@ static opipe_status store_kept(opi_rank *rank, uint32_t output, uint32_t cell, u
   return opi_rank_write(rank, &view, &dst, kept, err);
 }
 
-/* Stores the step's part of a result. A result that is the same for all rows and slices is taken
- * from the first. */
+/* Stores the step's part of a result. */
 static opipe_status store_result(opi_rank *rank, const opi_step *step, uint32_t output,
                                  opipe_error *err) {
   opi_compiled *t = opi_compiled_at(rank);
   const opi_cut *cut = t->model->cuts[opi_class_at(t, step->microbatch)];
-  const opi_carry *carry = &t->output_carry[output];
-  const opi_variant_slice *slice = opi_graphs_at(t, step->stage, step->microbatch);
   opi_ahead_entry e = {.work = {.step = step, .request = rank->worker->request, .shape = t},
                        .cell = opi_output_cell_at(cut, output, step->stage),
                        .output = output};
   if (opi_stream_keeps(rank->worker->request, output))
     return store_kept(rank, output, e.cell, step->microbatch, err);
-  if ((carry->axis < 0 && !opi_has_first_rows(t, step->stage, step->microbatch)) ||
-      (slice->first != 0 && slice->outputs[output].carry.axis < 0))
-    return OPIPE_OK;
-  return store(rank, &e, err);
+  return opi_result_takes(t, step->stage, step->microbatch, output) ? store(rank, &e, err)
+                                                                    : OPIPE_OK;
 }
 
 static bool makes_result(const opi_compiled *t, uint32_t stage, uint32_t output) {

@@ -49,7 +49,8 @@ TRAINED = [
     [*SGD, "--tensor", "2,scattered=1", "--ranks", "4", "--microbatches", "4", "--schedule", "interleaved:chunks=2", "--transport", "shm"],
     [*ADAMW, "--tensor", "3,sequence=1", "--stages", "2", "--microbatches", "4", "--schedule", "terapipe:slices=3", "--shard", "optimizer"],
 ]
-# Export, words: what a training plan may ask for, where members have unequal sizes, or names and rounding that others do not have.
+# Exports, and what a training plan may ask for besides groups: members of unequal sizes recompute the same blocks, masks and scales of an
+# optimizer are those of the whole model, and rounding to bf16 moves gradients of some exports further than the tolerance.
 FORMS = [
     ("phi3", ["--tensor", "2,sequence=1", "--recompute", "block"]),
     ("qwen2_moe", ["--tensor", "3,sequence=1", "--recompute", "block", "--shard", "optimizer"]),

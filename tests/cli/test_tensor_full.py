@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=1800 label=full
 """run and train --tensor, all combinations: widths 2, 3, 4, stages 1, 2, 4, replicas 1, 2, every schedule with a forward form, token slices and
-halves, every rule of delivery with random delays, on a device that works later, a process for each member, and every family of exports, with
-recomputation, in bf16 and with dropout."""
+halves, every rule of delivery with random delays, on a device that works later, a process for each member, and every family of exports.
+test_tensor_forms_full.py has recomputation, bf16, sharded optimizers and dropout."""
 import glob
 import os
 import re
@@ -27,7 +27,6 @@ TRAINED = ("gpipe", "1f1b", "interleaved:chunks=2", "looped-bfs:chunks=2", "chim
            "zbv", "v-half", "v-min", "dualpipev", "terapipe:slices=2", "seq1f1b:slices=3", "chimera:concat=halving")
 UNSLICED = ("bert", "distilbert", "perceiver", "roberta", "siglip", "t5", "t5v11", "vit", "whisper")  # rows read later tokens, or there are none
 WHY_NOT = ("does not carry the axis", "tokens cannot be sliced", "slices tokens: no input has a free token dimension")
-FORMS = ("gpt2/train", "gpt2/train_dropout", "llama/train", "phi3/train", "t5/train", "qwen2_moe/train", "olmo2/train")
 LATER = ["--device", "emulated:3,async=1,time_us=100"]
 
 
@@ -92,20 +91,6 @@ def check_trained(count):
             count.check(f"train {schedule} --tensor {width} --replicas {replicas}", trained(*words))
 
 
-def check_forms(count):
-    """Recomputation, compute types, sharded optimizers and dropout, in groups of every width."""
-    for form in FORMS:
-        folder = os.path.join(MODERN, *form.split("/"))
-        if not os.path.isdir(folder):
-            count.skip(f"{folder} is not there")
-            continue
-        dropout = ["--dropout", "0.2"] if "dropout" in form else []
-        for width in ("2", "3", "4", "2,sequence=1"):
-            for more in (["--recompute", "stage"], ["--recompute", "block"], ["--recompute", "attention"], ["--compute", "bf16"], ["--shard", "optimizer"]):
-                words = [os.path.join(folder, "model.onnx"), *labels_of(folder), "--microbatches", "2", "--stages", "2", "--tensor", width, *dropout, *more]
-                count.check(f"train {form} --tensor {width} {' '.join(more)}", trained(*words))
-
-
 def check_processes(count):
     """A process for each of four members: over shared memory, and by UCX over the loopback."""
     transports = ["shm", *(["ucx:together=1"] if is_there() else [])]
@@ -156,7 +141,6 @@ def main():
     check_transports(count)
     check_modern(count)
     check_trained(count)
-    check_forms(count)
     check_processes(count)
     return count.finish()
 

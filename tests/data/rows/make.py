@@ -110,11 +110,11 @@ class Graph:
         x = self.norm(x, "norm")
         return self.node("MatMul", last(x) if last else x, self.weight("head", WIDTH, WORDS))
 
-    def save(self, name, opset):
+    def save(self, name, opset, folder=HERE):
         graph = h.make_graph(self.nodes, name, self.inputs, self.outputs, list(self.tensors.values()))
         model = h.make_model(graph, ir_version=10, opset_imports=[h.make_opsetid("", opset), h.make_opsetid("com.microsoft", 1)])
-        (HERE / name).mkdir(exist_ok=True)
-        onnx.save(model, HERE / name / "model.onnx")
+        (folder / name).mkdir(exist_ok=True)
+        onnx.save(model, folder / name / "model.onnx")
 
 
 class FewBits(Graph):

@@ -68,21 +68,21 @@ static opi_shards *divide(const bench *b, uint32_t width, uint32_t flags) {
   return shards;
 }
 
-/* Runs the members and compares output 0, whole or in parts. */
+/* Runs the members and compares all outputs, whole or in parts. */
 static void compare(bench *b, const opi_shards *shards, test_group *t) {
   const opi_graph *g = b->bound->graph;
-  const opi_value *y = &g->values[g->outputs[0]];
   opipe_error err = OPIPE_ERROR_INIT;
   *t = (test_group){.evaluator = test_backend_evaluator(), .arena = &b->arena};
   test_group_open(t, b->bound, shards, b->inputs);
   OPI_ASSERT_OK_FATAL(test_group_run(t, &err), &err);
   double worst = 0, largest = 1e-3;
-  for (uint32_t r = 0; r < shards->width; ++r) {
-    const opi_shard_member *m = &shards->members[r];
-    const opi_shard_part *part = test_part_of(m->outputs, m->n_outputs, g->outputs[0]);
-    const float *want = part == NULL ? b->want[0] : test_pack(&b->arena, y, b->want[0], part);
-    const uint32_t v = m->bound->graph->outputs[0];
-    const float *own = t->members[r].data[v];
+  for (uint32_t r = 0; r < shards->width * g->n_outputs; ++r) {
+    const opi_shard_member *m = &shards->members[r / g->n_outputs];
+    const uint32_t o = r % g->n_outputs, v = m->bound->graph->outputs[o];
+    const opi_value *y = &g->values[g->outputs[o]];
+    const opi_shard_part *part = test_part_of(m->outputs, m->n_outputs, g->outputs[o]);
+    const float *want = part == NULL ? b->want[o] : test_pack(&b->arena, y, b->want[o], part);
+    const float *own = t->members[r / g->n_outputs].data[v];
     for (uint64_t i = 0; i < opi_elems(&m->bound->graph->values[v]); ++i) {
       worst = fmax(worst, fabs((double)own[i] - (double)want[i]));
       largest = fmax(largest, fabs((double)want[i]));
@@ -105,16 +105,24 @@ static int64_t entries(const bench *b, const opi_shards *shards, uint32_t r, con
 
 /* ---- heads ---- */
 
-enum { TOKENS = 5, HIDDEN = 6, SIZE = 4 };
+enum { TOKENS = 5, HIDDEN = 6, SIZE = 4, PAST = 3 };
+/* PACKED: one parameter for queries, keys and values. KEPT: with keys and values of earlier tokens,
+ * and those of all tokens as outputs. */
+typedef enum form { PLAIN, PACKED, KEPT, FORMS } form;
 
-/* Attention with a residual; `packed`: one parameter for queries, keys and values. */
-static void attention(bench *b, int64_t heads, int64_t kv_heads, bool packed) {
+/* Attention with a residual. */
+static void attention(bench *b, int64_t heads, int64_t kv_heads, form how) {
   const int64_t shape[3] = {2, TOKENS, HIDDEN}, q = heads * SIZE, kv = kv_heads * SIZE;
   const opipe_attr attrs[3] = {OPI_ATTR_I("q_num_heads", heads),
                                OPI_ATTR_I("kv_num_heads", kv_heads), OPI_ATTR_I("is_causal", 1)};
+  const int64_t past[4] = {2, kv_heads, PAST, SIZE};
   const uint32_t x = test_input(&b->g, "x", OPIPE_FLOAT, shape, 3);
-  uint32_t in[3], y = OPIPE_NONE;
-  if (packed) {
+  uint32_t in[6] = {OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE, OPIPE_NONE}, y[3];
+  if (how == KEPT) {
+    in[4] = test_input(&b->g, "past_k", OPIPE_FLOAT, past, 4);
+    in[5] = test_input(&b->g, "past_v", OPIPE_FLOAT, past, 4);
+  }
+  if (how == PACKED) {
     const int64_t sizes[3] = {q, kv, kv};
     const opipe_attr axis = OPI_ATTR_I("axis", 2);
     const uint32_t from[2] = {column(b, x, "wq", HIDDEN, q + 2 * kv),
@@ -125,8 +133,10 @@ static void attention(bench *b, int64_t heads, int64_t kv_heads, bool packed) {
     in[1] = column(b, x, "wk", HIDDEN, kv);
     in[2] = column(b, x, "wv", HIDDEN, kv);
   }
-  test_node(&b->g, "Attention", 23, in, 3, attrs, 3, &y, 1);
-  test_output(&b->g, test_op(&b->g, "Add", x, column(b, y, "wo", q, HIDDEN)));
+  test_node(&b->g, "Attention", 23, in, how == KEPT ? 6 : 3, attrs, 3, y, how == KEPT ? 3 : 1);
+  test_output(&b->g, test_op(&b->g, "Add", x, column(b, y[0], "wo", q, HIDDEN)));
+  for (uint32_t o = 1; how == KEPT && o < 3; ++o)
+    test_output(&b->g, y[o]);
 }
 
 typedef struct head_case {
@@ -141,11 +151,11 @@ static const head_case head_cases[] = {
     {8, 2, 4, 2, 2, 0},   {6, 2, 2, 3, 3, 0},  {9, 3, 2, 6, 3, 0},
 };
 
-static void check_heads(const head_case *c, bool packed) {
+static void check_heads(const head_case *c, form how) {
   bench b;
   test_group t;
   open_bench(&b);
-  attention(&b, c->heads, c->kv_heads, packed);
+  attention(&b, c->heads, c->kv_heads, how);
   if (bind(&b, 0)) {
     opi_shards *shards = divide(&b, c->width, OPI_SHARD_DENSE);
     uint32_t repeated = 0;
@@ -157,7 +167,7 @@ static void check_heads(const head_case *c, bool packed) {
       const int64_t own = entries(&b, shards, r, "wo") / SIZE;
       OPI_ASSERT(own <= c->most && own >= c->least);
       repeated += shards->members[r].n_repeated;
-      if (!packed)
+      if (how != PACKED)
         OPI_ASSERT(entries(&b, shards, r, "wq") == own * SIZE);
     }
     OPI_ASSERT_INT(repeated, c->repeated);
@@ -168,8 +178,8 @@ static void check_heads(const head_case *c, bool packed) {
 
 static void test_heads_that_do_not_divide(void) {
   for (size_t i = 0; i < OPI_COUNT(head_cases); ++i) {
-    check_heads(&head_cases[i], false);
-    check_heads(&head_cases[i], true);
+    for (uint32_t how = 0; how < FORMS; ++how)
+      check_heads(&head_cases[i], (form)how);
   }
 }
 
@@ -177,7 +187,7 @@ static void test_too_few_heads_stay_whole(void) {
   bench b;
   test_group t;
   open_bench(&b);
-  attention(&b, 4, 4, false);
+  attention(&b, 4, 4, PLAIN);
   if (bind(&b, 0)) {
     opi_shards *shards = divide(&b, 5, OPI_SHARD_DENSE);
     compare(&b, shards, &t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A decoder (tests/data/gpt_past: two blocks) whose keys and values streams keep, through the
- * host's table. */
+/* A decoder of two blocks (tests/data/gpt_past, or one of tests/data/heads) whose keys and values
+ * streams keep, through the host's table. */
 #ifndef TESTS_RUNTIME_STREAMS_KIT_H
 #define TESTS_RUNTIME_STREAMS_KIT_H
 
@@ -13,24 +13,30 @@
 
 enum {
   PAIRS = 4,
-  HEADS = 2,
-  WIDTH = 8, /* of a head */
+  HEADS = 2,      /* of gpt_past's keys and values */
+  HEADS_MOST = 6, /* of any model's */
+  WIDTH = 8,      /* of a head */
   CLASSES = 96,
   MOST = 32, /* tokens of a stream */
-  KEPT = HEADS * MOST * WIDTH
+  KEPT = HEADS_MOST * MOST * WIDTH
 };
 
-static const opipe_state_pair kit_pairs[PAIRS] = {{"present_k_0", "past_k_0", KEPT},
-                                                  {"present_v_0", "past_v_0", KEPT},
-                                                  {"present_k_1", "past_k_1", KEPT},
-                                                  {"present_v_1", "past_v_1", KEPT}};
+/* Capacities, and the shapes of calls, are those of the case that was made last. */
+static opipe_state_pair kit_pairs[PAIRS] = {{"present_k_0", "past_k_0", 0},
+                                            {"present_v_0", "past_v_0", 0},
+                                            {"present_k_1", "past_k_1", 0},
+                                            {"present_v_1", "past_v_1", 0}};
+static uint32_t kit_heads = HEADS;
 
 typedef struct plan_case {
   uint32_t n_stages, replicas, n_streams;
   const char *kind, *options; /* of the devices, NULL: "cpu" */
   uint64_t memory_bytes;
-  uint32_t tensor; /* members of a tensor group; 0: 1 */
-  bool sequence;   /* their sequence form */
+  uint32_t tensor;   /* members of a tensor group; 0: 1 */
+  bool sequence;     /* their sequence form */
+  const char *model; /* one of tests/data/heads; NULL: gpt_past */
+  uint32_t heads;    /* of its keys and values; 0: HEADS */
+  uint32_t kept;     /* heads that the members of a group keep, added up; 0: each has its own */
 } plan_case;
 
 static inline uint32_t kit_width(const plan_case *c) {
@@ -38,6 +44,9 @@ static inline uint32_t kit_width(const plan_case *c) {
 }
 
 static inline opipe_plan_params kit_params(const plan_case *c, opipe_device_choice *device) {
+  kit_heads = c->heads == 0 ? HEADS : c->heads;
+  for (uint32_t p = 0; p < PAIRS; ++p)
+    kit_pairs[p].capacity = kit_heads * MOST * WIDTH;
   *device = (opipe_device_choice){.kind = c->kind == NULL ? "cpu" : c->kind,
                                   .options = c->options,
                                   .memory_bytes = c->memory_bytes,
@@ -58,11 +67,11 @@ static inline opipe_plan_params kit_params(const plan_case *c, opipe_device_choi
       .n_streams = c->n_streams};
 }
 
-/* The model and a context; NULL params: no plan. */
-static inline opipe_status kit_make(host_kit *k, const opipe_context_params *context,
-                                    const opipe_plan_params *params) {
-  const opipe_load_params load = {.struct_size = sizeof load,
-                                  .path = opi_test_source("tests/data/gpt_past/model.onnx")};
+/* A model and a context; NULL params: no plan. */
+static inline opipe_status kit_make_file(host_kit *k, const char *path,
+                                         const opipe_context_params *context,
+                                         const opipe_plan_params *params) {
+  const opipe_load_params load = {.struct_size = sizeof load, .path = opi_test_source(path)};
   const opipe_dim dims[] = {{"batch", 1}, {"seq", 4}, {"past", 8}};
   const opipe_bind_options bind = {
       .struct_size = sizeof bind, .dims = dims, .n_dims = 3, .dims_stride = sizeof(opipe_dim)};
@@ -75,10 +84,18 @@ static inline opipe_status kit_make(host_kit *k, const opipe_context_params *con
   return params == NULL ? OPIPE_OK : k->api->plan_make(k->bound, params, &k->plan, &k->err);
 }
 
+static inline opipe_status kit_make(host_kit *k, const opipe_context_params *context,
+                                    const opipe_plan_params *params) {
+  return kit_make_file(k, "tests/data/gpt_past/model.onnx", context, params);
+}
+
 static inline opipe_status kit_make_case(host_kit *k, const plan_case *c) {
+  char path[128] = "tests/data/gpt_past/model.onnx";
   opipe_device_choice device;
   const opipe_plan_params params = kit_params(c, &device);
-  return kit_make(k, NULL, &params);
+  if (c->model != NULL)
+    (void)snprintf(path, sizeof path, "tests/data/heads/%s/model.onnx", c->model);
+  return kit_make_file(k, path, NULL, &params);
 }
 
 static inline opipe_state *kit_state(host_kit *k) {
@@ -109,8 +126,8 @@ static inline opipe_binding_io kit_io(const char *name, void *data, int32_t rank
 /* past NULL: none is given; else n_past tokens' [PAIRS][KEPT]. state NULL: outputs come back. */
 static inline opipe_status kit_call(host_kit *k, call *c, opipe_state *state, const int64_t *ids,
                                     int64_t n, const float (*past)[KEPT], int64_t n_past) {
-  const int64_t past_shape[4] = {1, HEADS, n_past, WIDTH},
-                present_shape[4] = {1, HEADS, n_past + n, WIDTH};
+  const int64_t past_shape[4] = {1, kit_heads, n_past, WIDTH},
+                present_shape[4] = {1, kit_heads, n_past + n, WIDTH};
   memcpy(c->ids, ids, (size_t)n * sizeof *ids);
   memcpy(c->shape, (int64_t[]){1, n}, sizeof c->shape);
   memcpy(c->logits_shape, (int64_t[]){1, n, CLASSES}, sizeof c->logits_shape);

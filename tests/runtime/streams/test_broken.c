@@ -246,7 +246,7 @@ static void test_whose_state(void) {
 
 /* A cap that the plan's streams fill has no room for one more. */
 static void test_budgets(void) {
-  const uint64_t each = 2 * PAIRS * KEPT * sizeof(float);
+  const uint64_t each = 2 * PAIRS * HEADS * MOST * WIDTH * sizeof(float);
   opipe_memory_info info = opipe_memory_info_init();
   opipe_state *state = NULL;
   plan_case c = {.n_stages = 1, .n_streams = 2};

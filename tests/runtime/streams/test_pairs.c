@@ -4,8 +4,7 @@
  * of fixed size (a recurrence), of a model written here, is carried on. */
 #include <stdlib.h>
 
-#include "tests/loader/wire/writer.h"
-#include "tests/runtime/streams/kit.h"
+#include "tests/runtime/streams/cells.h"
 
 /* ---- refusals ---- */
 
@@ -90,15 +89,6 @@ static void take(const host_kit *k, const opipe_plan *plan, opi_test_text *out) 
       (&(opipe_error){.message = "plan_write"}));
 }
 
-/* Two heads: three members have all of them. */
-static void test_whole_states_of_tensor_groups_are_refused(void) {
-  host_kit k;
-  OPI_ASSERT_ERROR(
-      kit_make_case(&k, &(plan_case){.n_stages = 1, .tensor = 3}), OPIPE_E_UNSUPPORTED, &k.err,
-      "state 'present_k_0' -> 'past_k_0': the 3 members of a tensor group do not have");
-  kit_close(&k);
-}
-
 static void test_plan_files(void) {
   host_kit k;
   opi_test_text text, again;
@@ -125,11 +115,11 @@ static void test_plan_files(void) {
 
 /* ---- a recurrence: s' = tanh(a s) + x, y = s' + sigmoid(x) ---- */
 
-enum { STATE = 4, ROUNDS = 5 };
+enum { ROUNDS = 5 };
 
 static bytes recurrence(void) {
-  static const float a[STATE] = {0.5f, 0.25f, -0.5f, 1};
-  const int64_t dims[1] = {STATE};
+  static const float a[STATE] = {0.5f, 0.25f, -0.5f, 1, 2, -1};
+  const int64_t dims[2] = {1, STATE};
   bytes graph = {0}, model = {0}, opset = {0};
   w_sub(&graph, 1, w_node("Mul", "scale", NULL, "s a", "t"));
   w_sub(&graph, 1, w_node("Tanh", "bend", NULL, "t", "u"));
@@ -137,57 +127,16 @@ static bytes recurrence(void) {
   w_sub(&graph, 1, w_node("Sigmoid", "look", NULL, "x", "v"));
   w_sub(&graph, 1, w_node("Add", "answer", NULL, "s_next v", "y"));
   w_text(&graph, 2, "recurrence");
-  w_sub(&graph, 5, w_tensor("a", OPIPE_FLOAT, dims, 1, a, sizeof a));
-  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, dims, 1));
-  w_sub(&graph, 11, w_value("s", OPIPE_FLOAT, dims, 1));
-  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, dims, 1));
-  w_sub(&graph, 12, w_value("s_next", OPIPE_FLOAT, dims, 1));
+  w_sub(&graph, 5, w_tensor("a", OPIPE_FLOAT, dims, 2, a, sizeof a));
+  w_sub(&graph, 11, w_value("x", OPIPE_FLOAT, dims, 2));
+  w_sub(&graph, 11, w_value("s", OPIPE_FLOAT, dims, 2));
+  w_sub(&graph, 12, w_value("y", OPIPE_FLOAT, dims, 2));
+  w_sub(&graph, 12, w_value("s_next", OPIPE_FLOAT, dims, 2));
   w_num(&model, 1, 8);
   w_num(&opset, 2, 17);
   w_sub(&model, 8, opset);
   w_sub(&model, 7, graph);
   return model;
-}
-
-static opipe_status open_recurrence(host_kit *k, const bytes *file, const char *cut,
-                                    uint32_t n_stages) {
-  static const opipe_state_pair pair = {"s_next", "s", 0};
-  const opipe_load_params load = {
-      .struct_size = sizeof load, .data = file->data, .n_bytes = file->n};
-  const opipe_bind_options bind = {.struct_size = sizeof bind};
-  opipe_plan_params plan = opipe_plan_params_init();
-  plan.states = &pair;
-  plan.n_states = 1;
-  plan.cut = cut;
-  plan.n_stages = n_stages;
-  memset(k, 0, sizeof *k);
-  k->err.struct_size = sizeof k->err;
-  OPI_TRY(opipe_get_api(OPIPE_VIEW, &k->api, &k->err));
-  OPI_TRY(k->api->context_create(NULL, &k->context, &k->err));
-  OPI_TRY(k->api->model_load(k->context, &load, &k->model, &k->err));
-  OPI_TRY(k->api->model_bind(k->model, &bind, &k->bound, &k->err));
-  OPI_TRY(k->api->plan_make(k->bound, &plan, &k->plan, &k->err));
-  return kit_open(k, NULL);
-}
-
-static void step(host_kit *k, opipe_state *state, const float *x, const float *s, float *y,
-                 float *s_next) {
-  static const int64_t shape[1] = {STATE};
-  opipe_request *request = NULL;
-  const opipe_binding_io in[2] = {kit_io("x", (void *)(uintptr_t)x, 1, OPIPE_DL_FLOAT, 32, shape),
-                                  kit_io("s", (void *)(uintptr_t)s, 1, OPIPE_DL_FLOAT, 32, shape)};
-  const opipe_binding_io out[2] = {kit_io("y", y, 1, OPIPE_DL_FLOAT, 32, shape),
-                                   kit_io("s_next", s_next, 1, OPIPE_DL_FLOAT, 32, shape)};
-  const opipe_submit_params params = {.struct_size = sizeof params,
-                                      .n_inputs = s == NULL ? 1 : 2,
-                                      .n_outputs = state != NULL ? 1 : 2,
-                                      .io_stride = sizeof in[0],
-                                      .inputs = in,
-                                      .outputs = out,
-                                      .state = state};
-  OPI_ASSERT_OK(k->api->session_submit(k->session, &params, &request, &k->err), &k->err);
-  OPI_ASSERT_OK(k->api->request_wait(request, UINT64_MAX, &k->err), &k->err);
-  k->api->request_release(request);
 }
 
 static void test_a_recurrence(void) {
@@ -197,12 +146,12 @@ static void test_a_recurrence(void) {
     const char *cut = n == 2 ? "s_next" : NULL; /* the next stage reads it too */
     float s[2][STATE] = {{0.1f, -0.2f, 0.3f, 0.4f}}, y[STATE], z[STATE], last[STATE];
     opipe_session_info info = opipe_session_info_init();
-    OPI_ASSERT_OK_FATAL(open_recurrence(&k, &file, cut, n < 2 ? n + 1 : 0), &k.err);
+    OPI_ASSERT_OK_FATAL(cell_open(&k, &file, cut, n < 2 ? n + 1 : 0, 0), &k.err);
     opipe_state *state = kit_state(&k);
     for (uint32_t i = 0; i < ROUNDS; ++i) {
       const float x[STATE] = {(float)i, 0.5f, -(float)i, 1};
-      step(&k, state, x, i == 0 ? s[0] : NULL, y, NULL);
-      step(&k, NULL, x, s[i % 2], z, s[(i + 1) % 2]);
+      cell_step(&k, state, x, i == 0 ? s[0] : NULL, y, NULL);
+      cell_step(&k, NULL, x, s[i % 2], z, s[(i + 1) % 2]);
       OPI_ASSERT(memcmp(y, z, sizeof y) == 0);
     }
     OPI_ASSERT_OK(k.api->state_get(state, 0, NULL, last, sizeof last, &k.err), &k.err);
@@ -217,15 +166,14 @@ static void test_a_recurrence(void) {
 static void test_cuts_apart(void) {
   const bytes file = recurrence();
   host_kit k;
-  OPI_ASSERT_ERROR(open_recurrence(&k, &file, "t", 0), OPIPE_E_INVALID, &k.err,
+  OPI_ASSERT_ERROR(cell_open(&k, &file, "t", 0, 0), OPIPE_E_INVALID, &k.err,
                    "state 's_next' -> 's': stage 1 makes the output (node 'carry'), stage 0 reads");
   kit_close(&k);
-  OPI_ASSERT_ERROR(open_recurrence(&k, &file, NULL, 5), OPIPE_E_INVALID, &k.err, "5 stages need 4");
+  OPI_ASSERT_ERROR(cell_open(&k, &file, NULL, 5, 0), OPIPE_E_INVALID, &k.err, "5 stages need 4");
   kit_close(&k);
   free(file.data);
 }
 
 OPI_TEST_MAIN("pairs of a plan", OPI_TEST(test_refused_pairs), OPI_TEST(test_refused_plans),
-              OPI_TEST(test_searched_cuts_keep_pairs_together),
-              OPI_TEST(test_whole_states_of_tensor_groups_are_refused), OPI_TEST(test_plan_files),
+              OPI_TEST(test_searched_cuts_keep_pairs_together), OPI_TEST(test_plan_files),
               OPI_TEST(test_a_recurrence), OPI_TEST(test_cuts_apart))
