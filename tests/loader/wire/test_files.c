@@ -164,8 +164,8 @@ static void walk(const char *dir, visit_fn visit, void *ctx) {
     struct stat info;
     if (entry->d_name[0] == '.')
       continue;
-    (void)snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-    if (stat(path, &info) != 0)
+    const int length = snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
+    if (length < 0 || (size_t)length >= sizeof(path) || stat(path, &info) != 0)
       continue;
     const size_t n = strlen(path);
     if (S_ISDIR(info.st_mode))
