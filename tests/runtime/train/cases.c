@@ -133,9 +133,9 @@ opipe_status kit_bench_open(kit_bench *b, const kit_subject *subject, const kit_
   b->rows = rows;
   opipe_status status = kit_open(&b->k, kit_subject_path(subject), rows, TOKENS);
   kit_case c = kit_bench_case(b, "gpipe", 1, 1, 0);
-  for (uint32_t s = 0; s < KIT_TEN && status == OPIPE_OK; ++s)
+  for (uint32_t s = 0; s < kit_n_steps() && status == OPIPE_OK; ++s)
     status = kit_batch_random(&b->k, &c, CLASSES, 100 + s, &b->batches[s]);
-  for (uint32_t s = 0; s < KIT_TEN; ++s) { /* they point into themselves */
+  for (uint32_t s = 0; s < kit_n_steps(); ++s) { /* they point into themselves */
     for (uint32_t i = 0; i < b->batches[s].n_inputs; ++i)
       b->batches[s].inputs[i].tensor.shape = b->batches[s].shapes[i];
   }
@@ -264,22 +264,22 @@ static opipe_status train(running *r, bool reference) {
   opi_session *session = NULL;
   opi_request *tickets[KIT_TEN] = {NULL};
   opipe_status status = kit_session(k, reference ? OPIPE_SESSION_REFERENCE : 0, &session);
-  for (uint32_t s = 0; s < KIT_TEN && status == OPIPE_OK; ++s) {
+  for (uint32_t s = 0; s < kit_n_steps() && status == OPIPE_OK; ++s) {
     const opipe_submit_params params = {
         .struct_size = (uint32_t)OPIPE_END(opipe_submit_params, deadline_ns),
         .n_inputs = b->batches[s].n_inputs,
         .io_stride = sizeof(opipe_binding_io),
         .inputs = b->batches[s].inputs};
     status = opi_train_step(session, &params, &tickets[s], NULL, &k->err);
-    if (status == OPIPE_OK && (s == KIT_TEN / 2 || s == KIT_TEN - 1))
+    if (status == OPIPE_OK && (s == kit_n_steps() / 2 || s == kit_n_steps() - 1))
       status = opi_train_flush(session, UINT64_C(60000000000), &k->err);
   }
-  for (uint32_t s = 0; s < KIT_TEN && status == OPIPE_OK; ++s) {
+  for (uint32_t s = 0; s < kit_n_steps() && status == OPIPE_OK; ++s) {
     opi_train_result result = {.loss = 0};
     status = opi_train_report(tickets[s], &result, &k->err);
     r->losses[reference][s] = result.loss;
   }
-  for (uint32_t s = 0; s < KIT_TEN; ++s)
+  for (uint32_t s = 0; s < kit_n_steps(); ++s)
     opi_request_release(tickets[s]);
   if (status == OPIPE_OK)
     status = kit_bench_weights(b, session, OPI_TENSOR_WEIGHT, b->weights[reference]);
@@ -289,7 +289,7 @@ static opipe_status train(running *r, bool reference) {
 
 static bool same_bits(const running *r) {
   bool same = memcmp(r->losses[0], r->losses[1], sizeof r->losses[0]) == 0;
-  for (uint32_t s = 0; s < KIT_TEN && !same; ++s) {
+  for (uint32_t s = 0; s < kit_n_steps() && !same; ++s) {
     if (r->losses[0][s] != r->losses[1][s]) {
       OPI_FAIL("%s: loss %.17g at step %u, the reference has %.17g", r->what, r->losses[0][s], s,
                r->losses[1][s]);
@@ -309,7 +309,7 @@ static bool same_bits(const running *r) {
 
 /* Losses, then weights, against the uncut model. */
 static bool close_losses(const running *r, const kit_uncut *uncut, double *io_worst) {
-  for (uint32_t s = 0; s < KIT_TEN; ++s) {
+  for (uint32_t s = 0; s < kit_n_steps(); ++s) {
     const double d =
         fabs(r->losses[0][s] - uncut->losses[s]) / (r->b->compute->close * fabs(uncut->losses[s]));
     if (!(d <= 1)) {

@@ -118,7 +118,7 @@ static opipe_status train(uncut *u, opi_session *session, bool lag, kit_uncut *o
   kit_bench *b = u->b;
   const size_t n_bytes = b->n_elems * sizeof(double);
   memcpy(u->before, u->weights, n_bytes);
-  for (uint32_t t = 0; t < KIT_TEN; ++t) {
+  for (uint32_t t = 0; t < kit_n_steps(); ++t) {
     OPI_TRY(put_weights(u, session, lag ? u->before : u->weights));
     OPI_TRY(kit_step(&b->k, session, &b->batches[t], &out->losses[t]));
     OPI_TRY(kit_bench_weights(b, session, OPI_TENSOR_GRADIENT, u->gradients));
@@ -162,7 +162,7 @@ opipe_status kit_uncut_train(kit_bench *b, opi_session *session) {
 }
 
 double kit_uncut_loose(const kit_bench *b) {
-  const double way = KIT_TEN * kit_optimizers[1].spec.lr;
+  const double way = kit_n_steps() * kit_optimizers[1].spec.lr;
   size_t n = 0;
   for (size_t i = 0; i < b->n_elems; ++i)
     n += b->uncut[1][0].noise[i] > 0.1 * way;
