@@ -129,7 +129,7 @@ static int64_t *heads_of(opi_writer *w, const opi_labels *l, int64_t heads, uint
   return list;
 }
 
-/* Changes of a node besides its inputs. */
+/* A copied node's attributes, and what its outputs keep. */
 typedef struct adapted {
   opipe_attr *attrs;
   uint32_t n_attrs;
@@ -336,7 +336,7 @@ opipe_status opi_w_node(opi_writer *w, uint32_t n, const uint32_t *in, const opi
     opi_w_row_attrs(w, n, a.attrs, &a.n_attrs);
   for (uint32_t o = OPI_ATT_PRESENT_K; a.kept != NULL && o < node->n_out && o <= OPI_ATT_PRESENT_V;
        ++o) {
-    kept[o] = names[o]; /* keep_heads makes what has this name */
+    kept[o] = names[o]; /* for keep_heads */
     names[o] = node->out[o] == OPIPE_NONE ? "" : NULL;
   }
   if (naming != OPI_NAMES_NEW) { /* masks of Dropout are told by the node's name */

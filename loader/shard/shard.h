@@ -49,7 +49,7 @@ typedef struct opi_shard_wish {
   const opi_carry *samples; /* [n_values of the graph] where samples lie, with `scatters`: values
                                that have them last stay whole; NULL: not known */
   const opi_shard_pair
-      *pairs; /* [n_pairs] members have the same entries of both, one run, or all */
+      *pairs; /* [n_pairs] a member has the same entries of both: one run, or all */
   uint32_t n_pairs;
   struct opi_choices *choices; /* [width] of each member's graph, begun anew here; NULL: none */
   const opi_evaluator *evaluator;
