@@ -57,13 +57,13 @@ CPU_STATIC void few_scores(const few_heads *h) {
     const int64_t n = h->seen.end - j < CPU_PANEL ? h->seen.end - j : CPU_PANEL;
     few_turn(h, j, n);
     for (int64_t r = 0; r < h->rows; r += TILE_ROWS) {
-      const tile_job t = {.a = h->plan.q + r * g->qk_dim,
-                          .a_stride = g->qk_dim,
-                          .b = h->plan.panel,
-                          .b_stride = CPU_PANEL,
-                          .c = h->plan.scores + r * padded + j,
-                          .c_stride = padded,
-                          .steps = g->qk_dim};
+      tile_job t = {.a = h->plan.q + r * g->qk_dim,
+                    .a_stride = g->qk_dim,
+                    .b = h->plan.panel,
+                    .b_stride = CPU_PANEL,
+                    .c = h->plan.scores + r * padded + j,
+                    .c_stride = padded,
+                    .steps = g->qk_dim};
       tile_chains(&t, h->rows - r < TILE_ROWS ? h->rows - r : TILE_ROWS, (n + 15) / 16, 1);
     }
   }
@@ -78,14 +78,14 @@ CPU_STATIC void few_values(const few_heads *h) {
     for (int64_t u = 0; u < g->v_dim; u += CPU_PANEL) {
       const int64_t columns = g->v_dim - u < CPU_PANEL ? g->v_dim - u : CPU_PANEL;
       for (int64_t r = 0; r < h->rows; r += TILE_ROWS) {
-        const tile_job t = {.a = h->plan.scores + r * h->plan.padded_keys + j,
-                            .a_stride = h->plan.padded_keys,
-                            .b = h->v + j * g->v_stride.row + u,
-                            .b_stride = g->v_stride.row,
-                            .c = h->plan.result + r * g->v_dim + u,
-                            .c_stride = g->v_dim,
-                            .steps = h->seen.end - j < CPU_CHAIN ? h->seen.end - j : CPU_CHAIN,
-                            .mode = j == h->seen.begin ? TILE_SET : TILE_ADD};
+        tile_job t = {.a = h->plan.scores + r * h->plan.padded_keys + j,
+                      .a_stride = h->plan.padded_keys,
+                      .b = h->v + j * g->v_stride.row + u,
+                      .b_stride = g->v_stride.row,
+                      .c = h->plan.result + r * g->v_dim + u,
+                      .c_stride = g->v_dim,
+                      .steps = h->seen.end - j < CPU_CHAIN ? h->seen.end - j : CPU_CHAIN,
+                      .mode = j == h->seen.begin ? TILE_SET : TILE_ADD};
         tile_columns(&t, h->rows - r < TILE_ROWS ? h->rows - r : TILE_ROWS, columns / 16);
       }
     }

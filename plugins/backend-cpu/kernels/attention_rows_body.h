@@ -25,13 +25,12 @@ CPU_INLINE cpu_range rows_seen(const rows_unit *u, int64_t i) {
   return attention_rows_seen(u->g, u->g->position[u->unit.row + i / u->n_heads]);
 }
 
-/* c += A B in tiles; mode as tile_job's. */
-CPU_STATIC void rows_tiles(const tile_job *job, int64_t rows, int64_t vectors) {
+/* c += A B in tiles; mode as tile_job's. Changes the job. */
+CPU_STATIC void rows_tiles(tile_job *t, int64_t rows, int64_t vectors) {
   for (int64_t r = 0; r < rows; r += TILE_ROWS) {
-    tile_job t = *job;
-    t.a += r * t.a_stride;
-    t.c += r * t.c_stride;
-    tile_columns(&t, rows - r < TILE_ROWS ? rows - r : TILE_ROWS, vectors);
+    tile_columns(t, rows - r < TILE_ROWS ? rows - r : TILE_ROWS, vectors);
+    t->a += TILE_ROWS * t->a_stride;
+    t->c += TILE_ROWS * t->c_stride;
   }
 }
 
@@ -42,14 +41,14 @@ CPU_STATIC void rows_scores(const rows_unit *u) {
     const int64_t columns = u->limit - j < CPU_PANEL ? u->limit - j : CPU_PANEL;
     const float *keys = cpu_page_keys(g, u->sequence, u->kv_head, j);
     for (int64_t d = 0; d < g->qk_dim; d += CPU_CHAIN) {
-      const tile_job t = {.a = u->plan.q + d,
-                          .a_stride = g->qk_dim,
-                          .b = keys + d * CPU_PANEL,
-                          .b_stride = CPU_PANEL,
-                          .c = u->plan.scores + j - u->begin,
-                          .c_stride = u->plan.padded_keys,
-                          .steps = g->qk_dim - d < CPU_CHAIN ? g->qk_dim - d : CPU_CHAIN,
-                          .mode = d == 0 ? TILE_SET : TILE_ADD};
+      tile_job t = {.a = u->plan.q + d,
+                    .a_stride = g->qk_dim,
+                    .b = keys + d * CPU_PANEL,
+                    .b_stride = CPU_PANEL,
+                    .c = u->plan.scores + j - u->begin,
+                    .c_stride = u->plan.padded_keys,
+                    .steps = g->qk_dim - d < CPU_CHAIN ? g->qk_dim - d : CPU_CHAIN,
+                    .mode = d == 0 ? TILE_SET : TILE_ADD};
       rows_tiles(&t, u->n, (columns + 15) / 16);
     }
   }
@@ -110,14 +109,14 @@ CPU_STATIC void rows_panel(const rows_unit *u, int64_t j, int64_t end, float *su
       ++count;
     }
     if (low < high) {
-      const tile_job t = {.a = u->plan.scores + i * padded + low - u->begin,
-                          .a_stride = padded,
-                          .b = values + (low - j) * stride,
-                          .b_stride = stride,
-                          .c = sums + i * width,
-                          .c_stride = width,
-                          .steps = high - low,
-                          .mode = TILE_RESUME};
+      tile_job t = {.a = u->plan.scores + i * padded + low - u->begin,
+                    .a_stride = padded,
+                    .b = values + (low - j) * stride,
+                    .b_stride = stride,
+                    .c = sums + i * width,
+                    .c_stride = width,
+                    .steps = high - low,
+                    .mode = TILE_RESUME};
       rows_tiles(&t, count, width / 16);
     }
     i += count;

@@ -49,6 +49,15 @@ typedef struct fetch_state {
   int64_t together; /* lines of TILE_STEPS steps, at the first of them */
 } fetch_state;
 
+/* What is done to a tile's sums before they are stored: of an epilogue, what fits into registers.
+ * bias, residual: of the tile's first column and row, or NULL. */
+typedef struct tile_end {
+  float alpha;
+  cpu_activation activation; /* none, relu, hard swish */
+  const float *bias, *residual;
+  int64_t residual_stride;
+} tile_end;
+
 typedef struct tile_job {
   const float *a;
   int64_t a_stride;
@@ -58,7 +67,9 @@ typedef struct tile_job {
   int64_t c_stride;
   int64_t steps;
   tile_mode mode;
-  fetch_state *fetch; /* NULL: nothing, and no prefetch of b to L1 either */
+  fetch_state *fetch;  /* NULL: nothing, and no prefetch of b to L1 either */
+  const tile_end *end; /* NULL: sums are stored as they are */
+  int64_t column;      /* of `end`, where a narrow tile begins */
 } tile_job;
 
 /* One step of K for a tile's sums. */
@@ -88,6 +99,40 @@ CPU_INLINE const char *fetch_lines(const char *next, const char *end, int64_t n)
   for (; n > 0 && next < end; --n, next += 64)
     v16_prefetch_l2(next);
   return next;
+}
+
+/* One operation on all sums of a tile. */
+#define CPU_EACH_SUM(r, v, result)      \
+  CPU_UNROLL(7)                         \
+  for (int r = 0; r < rows; r++) {      \
+    CPU_UNROLL(4)                       \
+    for (int v = 0; v < vectors; v++) { \
+      sum[r][v] = (result);             \
+    }                                   \
+  }
+
+CPU_INLINE void tile_finish(const tile_end *e, const int64_t column,
+                            v16 sum[MOST_ROWS][CPU_TILE_VECTORS], const int rows,
+                            const int vectors) {
+  const cpu_activation activation = e->activation;
+  const float *residual = e->residual;
+  const int64_t stride = e->residual_stride;
+  if (e->alpha != 1.0f) {
+    const v16 alpha = v16_set(e->alpha);
+    CPU_EACH_SUM(r, v, v16_mul(alpha, sum[r][v]))
+  }
+  if (e->bias != NULL) {
+    const float *bias = e->bias + column;
+    CPU_EACH_SUM(r, v, v16_add(sum[r][v], v16_load(bias + 16 * v)))
+  }
+  if (activation == CPU_ACT_RELU) {
+    CPU_EACH_SUM(r, v, v16_activate(CPU_ACT_RELU, sum[r][v]))
+  } else if (activation == CPU_ACT_HARD_SWISH) {
+    CPU_EACH_SUM(r, v, v16_activate(CPU_ACT_HARD_SWISH, sum[r][v]))
+  }
+  if (residual != NULL) {
+    CPU_EACH_SUM(r, v, v16_add(sum[r][v], v16_load(residual + column + r * stride + 16 * v)))
+  }
 }
 
 /* c[rows][16 * vectors]; rows, vectors and ahead are constants. A turn of a narrow tile's loop has
@@ -137,12 +182,17 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   }
   if (ahead)
     t->fetch->next = next;
+  float *c = t->c;
+  const int64_t c_stride = t->c_stride;
+  if (t->mode == TILE_ADD)
+    CPU_EACH_SUM(r, v, v16_add(v16_load(c + r * c_stride + 16 * v), sum[r][v]))
+  if (t->end != NULL)
+    tile_finish(t->end, t->column, sum, rows, vectors);
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
     CPU_UNROLL(4)
     for (int v = 0; v < vectors; v++) {
-      float *c = t->c + r * t->c_stride + 16 * v;
-      v16_store(c, t->mode == TILE_ADD ? v16_add(v16_load(c), sum[r][v]) : sum[r][v]);
+      v16_store(c + r * c_stride + 16 * v, sum[r][v]);
     }
   }
 }
@@ -190,29 +240,37 @@ static const tile_function tiles[1][MOST_ROWS] = {CPU_TILE_ROW(1, 0)};
 static const tile_function tiles_ahead[MOST_ROWS] = CPU_TILE_ROW(1, 1);
 #endif
 
-/* All columns of one tile job: `vectors` of the panel, as many at a time as a tile has. */
-CPU_STATIC void tile_columns(const tile_job *job, int64_t rows, int64_t vectors) {
-  tile_job t = *job;
+/* All columns of one tile job: `vectors` of the panel, as many at a time as a tile has. Jobs are
+ * changed where they lie, not copied: a copy would read in wide pieces what was just written in
+ * narrow ones, and wait until all stores before them are in the cache. */
+CPU_STATIC void tile_columns(tile_job *t, int64_t rows, int64_t vectors) {
+  const float *b = t->b;
+  float *c = t->c;
   for (int64_t v = 0; v < vectors; v += CPU_TILE_VECTORS) {
     int64_t now = vectors - v < CPU_TILE_VECTORS ? vectors - v : CPU_TILE_VECTORS;
-    t.b = job->b + 16 * v;
-    t.c = job->c + 16 * v;
-    tile_function f = t.fetch != NULL && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1]
-                                                                 : tiles[now - 1][rows - 1];
-    f(&t);
+    t->b = b + 16 * v;
+    t->c = c + 16 * v;
+    t->column = 16 * v;
+    tile_function f = t->fetch != NULL && now == CPU_TILE_VECTORS ? tiles_ahead[rows - 1]
+                                                                  : tiles[now - 1][rows - 1];
+    f(t);
   }
+  t->b = b;
+  t->c = c;
 }
 
-/* A tile over a K block: one chain after the other. `first`: nothing is in c yet. */
-CPU_STATIC void tile_chains(const tile_job *job, int64_t rows, int64_t vectors, int first) {
-  tile_job t = *job;
-  t.mode = first ? TILE_SET : TILE_ADD;
-  for (int64_t left = job->steps; left > 0; left -= CPU_CHAIN) {
-    t.steps = left < CPU_CHAIN ? left : CPU_CHAIN;
-    tile_columns(&t, rows, vectors);
-    t.mode = TILE_ADD;
-    t.a += CPU_CHAIN;
-    t.b += CPU_CHAIN * t.b_stride;
+/* A tile over a K block: one chain after the other. `first`: nothing is in c yet. Changes the job.
+ */
+CPU_STATIC void tile_chains(tile_job *t, int64_t rows, int64_t vectors, int first) {
+  const tile_end *end = t->end;
+  t->mode = first ? TILE_SET : TILE_ADD;
+  for (int64_t left = t->steps; left > 0; left -= CPU_CHAIN) {
+    t->steps = left < CPU_CHAIN ? left : CPU_CHAIN;
+    t->end = left <= CPU_CHAIN ? end : NULL;
+    tile_columns(t, rows, vectors);
+    t->mode = TILE_ADD;
+    t->a += CPU_CHAIN;
+    t->b += CPU_CHAIN * t->b_stride;
   }
 }
 
@@ -223,31 +281,40 @@ typedef struct tile_place {
   int64_t from_stride, to_stride, rows;
 } tile_place;
 
-/* Sixteen columns from column `at` of C on, of whole vectors: nothing but a bias, an activation (a
- * constant) and a residual. */
+/* Sixteen columns from column `at` of C on, of whole vectors, which lie `lane` elements behind the
+ * place: nothing but a bias, an activation (a constant) and a residual. */
 CPU_INLINE void finish_plain(const cpu_epilogue *e, const cpu_activation activation, int64_t row,
-                             int64_t at, const tile_place *t) {
+                             int64_t at, const tile_place *t, int64_t lane) {
   const v16 alpha = v16_set(e->alpha);
   const v16 bias = e->bias != NULL ? v16_load(e->bias + at) : v16_zero();
   const float *residual = e->residual != NULL ? e->residual + row * e->residual_stride + at : NULL;
-  for (int64_t r = 0; r < t->rows; ++r) {
-    v16 v = v16_mul(alpha, v16_load(t->from + r * t->from_stride));
-    if (e->bias != NULL)
+  const int64_t from_stride = t->from_stride, to_stride = t->to_stride;
+  const int64_t residual_stride = e->residual_stride;
+  const bool biased = e->bias != NULL;
+  const float *from = t->from + lane;
+  float *to = t->to + lane;
+  for (int64_t left = t->rows; left > 0; --left, from += from_stride, to += to_stride) {
+    v16 v = v16_mul(alpha, v16_load(from));
+    if (biased)
       v = v16_add(v, bias);
     v = v16_activate(activation, v);
-    if (residual != NULL)
-      v = v16_add(v, v16_load(residual + r * e->residual_stride));
-    v16_store(t->to + r * t->to_stride, v);
+    if (residual != NULL) {
+      v = v16_add(v, v16_load(residual));
+      residual += residual_stride;
+    }
+    v16_store(to, v);
   }
 }
 
 /* n <= 16 columns, and all that an epilogue has. */
 CPU_STATIC void finish_any(const cpu_epilogue *e, int64_t row, int64_t at, int64_t n,
-                           const tile_place *t) {
+                           const tile_place *t, int64_t lane) {
   const v16 alpha = v16_set(e->alpha);
   const v16 bias = e->bias != NULL ? v16_load_part_or(e->bias + at, n, 0.0f) : v16_zero();
+  const float *from = t->from + lane;
+  float *to = t->to + lane;
   for (int64_t r = 0; r < t->rows; ++r) {
-    v16 v = v16_mul(alpha, v16_load_part_or(t->from + r * t->from_stride, n, 0.0f));
+    v16 v = v16_mul(alpha, v16_load_part_or(from + r * t->from_stride, n, 0.0f));
     if (e->bias != NULL)
       v = v16_add(v, bias);
     if (e->row_bias != NULL)
@@ -262,28 +329,29 @@ CPU_STATIC void finish_any(const cpu_epilogue *e, int64_t row, int64_t at, int64
       v = v16_add(v, v16_load_part_or(m, n, 0.0f));
     }
     if (n < 16)
-      v16_store_part(t->to + r * t->to_stride, n, v);
+      v16_store_part(to + r * t->to_stride, n, v);
     else
-      v16_store(t->to + r * t->to_stride, v);
+      v16_store(to + r * t->to_stride, v);
   }
 }
 
-/* Applies the epilogue to `columns` columns of the tile at (row, column) of C. */
+/* Applies the epilogue to `columns` columns of the tile at (row, column) of C. The place is not
+ * copied: a copy would be read in wider pieces than it was written in, and so wait until all that
+ * the tile has stored before is in the cache. */
 CPU_STATIC void finish_place(const cpu_epilogue *e, int64_t row, int64_t column, int64_t columns,
-                             const tile_place *place) {
+                             const tile_place *t) {
   const bool plain = e->row_bias == NULL && e->multiplier == NULL;
-  tile_place t = *place;
-  for (int64_t u = 0; u < columns; u += 16, t.from += 16, t.to += 16) {
+  for (int64_t u = 0; u < columns; u += 16) {
     if (!plain || columns - u < 16)
-      finish_any(e, row, column + u, columns - u < 16 ? columns - u : 16, &t);
+      finish_any(e, row, column + u, columns - u < 16 ? columns - u : 16, t, u);
     else if (e->activation == CPU_ACT_NONE)
-      finish_plain(e, CPU_ACT_NONE, row, column + u, &t);
+      finish_plain(e, CPU_ACT_NONE, row, column + u, t, u);
     else if (e->activation == CPU_ACT_RELU)
-      finish_plain(e, CPU_ACT_RELU, row, column + u, &t);
+      finish_plain(e, CPU_ACT_RELU, row, column + u, t, u);
     else if (e->activation == CPU_ACT_HARD_SWISH)
-      finish_plain(e, CPU_ACT_HARD_SWISH, row, column + u, &t);
+      finish_plain(e, CPU_ACT_HARD_SWISH, row, column + u, t, u);
     else
-      finish_any(e, row, column + u, 16, &t);
+      finish_any(e, row, column + u, 16, t, u);
   }
 }
 
@@ -387,6 +455,18 @@ CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64
   return j;
 }
 
+/* What of an epilogue a tile at (row, column) can do itself; false: finish_place has to. */
+CPU_STATIC bool plan_end(const cpu_epilogue *e, int64_t row, int64_t column, tile_end *out) {
+  out->alpha = e->alpha;
+  out->activation = e->activation;
+  out->bias = e->bias != NULL ? e->bias + column : NULL;
+  out->residual = e->residual != NULL ? e->residual + row * e->residual_stride + column : NULL;
+  out->residual_stride = e->residual_stride;
+  return e->row_bias == NULL && e->multiplier == NULL &&
+         (e->activation == CPU_ACT_NONE || e->activation == CPU_ACT_RELU ||
+          e->activation == CPU_ACT_HARD_SWISH);
+}
+
 /* Rows [row, row + rows) of one panel over the K block k, which b holds. The last, narrower panel
  * goes through a buffer, since a tile writes whole vectors. */
 CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, int64_t row,
@@ -409,11 +489,17 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
     if (k.begin > 0)
       copy_place(columns, &(tile_place){out, buffer, p->c_stride, CPU_PANEL, rows});
   }
+  tile_end end;
+  const bool last = k.end == p->k && p->epilogue != NULL;
+  const bool ended = last && t.c == out && plan_end(p->epilogue, row, column, &end);
+  t.end = ended ? &end : NULL;
+  float *const from = t.c;
+  const int64_t from_stride = t.c_stride;
   tile_chains(&t, rows, (columns + 15) / 16, k.begin == 0);
-  const tile_place place = {t.c, out, t.c_stride, p->c_stride, rows};
-  if (k.end == p->k && p->epilogue != NULL)
+  const tile_place place = {from, out, from_stride, p->c_stride, rows};
+  if (last && !ended)
     finish_place(p->epilogue, row, column, columns, &place);
-  else if (t.c == buffer)
+  else if (from == buffer)
     copy_place(columns, &place);
 }
 
