@@ -41,35 +41,54 @@ CPU_INLINE void depthwise_pixels(const cpu_conv_last_args *g, const float *image
   }
 }
 
-/* Where four pixels of a line read and write. */
-typedef struct depthwise_four {
+/* A line of output pixels, and what it reads: sixteen channels of it. */
+typedef struct depthwise_slot {
   const float *image, *w; /* of their first channel */
   float *out;             /* of the first pixel */
-  int64_t at[2], ky[2];   /* of the first pixel's window; taps [ky[0], ky[1]) lie inside */
-  int64_t n, count;       /* channels, at most sixteen; pixels, at most four */
-} depthwise_four;
+  int64_t top, ky[2];     /* the first line of the windows; taps [ky[0], ky[1]) lie inside */
+  int64_t n;              /* channels, at most sixteen */
+  tile_end end;           /* of the first pixel and channel */
+  bool ended;             /* `end` is all that there is to do; else: nothing of it */
+} depthwise_slot;
 
-/* Four pixels side by side, `taps` (at most 7) and stride constants, dilation 1: every input is
- * read once. `edge`, a constant: fewer pixels, n < 16, or not all inputs inside. */
-CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_four *f, const int taps,
-                               const int stride, const int edge) {
+/* What `end` does to pixel x; whole: sixteen channels (a constant). */
+CPU_INLINE v16 depthwise_finish(const tile_end *e, int64_t x, int64_t n, const int whole, v16 v) {
+  if (e->bias != NULL)
+    v = v16_add(v, whole ? v16_load(e->bias) : v16_load_part(e->bias, n));
+  if (e->activation == CPU_ACT_RELU)
+    v = v16_activate(CPU_ACT_RELU, v);
+  else if (e->activation == CPU_ACT_HARD_SWISH)
+    v = v16_activate(CPU_ACT_HARD_SWISH, v);
+  if (e->residual != NULL) {
+    const float *more = e->residual + x * e->residual_stride;
+    v = v16_add(v, whole ? v16_load(more) : v16_load_part(more, n));
+  }
+  return v;
+}
+
+/* `count` (at most four) pixels side by side from pixel x on, `taps` (at most 7) and stride
+ * constants, dilation 1: every input is read once. `edge`, a constant: fewer pixels, or not all
+ * inputs inside; whole, a constant: sixteen channels. */
+CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_slot *f, int64_t x,
+                               int64_t count, const int taps, const int stride, const int whole,
+                               const int edge) {
+  const int64_t first = x * stride - g->pad_begin[1], width = g->in_size[1], n = f->n;
   v16 sum[4];
   CPU_UNROLL(4)
   for (int i = 0; i < 4; ++i)
     sum[i] = v16_zero();
   for (int64_t y = f->ky[0]; y < f->ky[1]; ++y) {
-    const float *line = f->image + (f->at[0] + y * g->dilation[0]) * g->in_size[1] * g->c_in;
+    const float *line = f->image + (f->top + y * g->dilation[0]) * width * g->c_in;
     v16 by[7];
     CPU_UNROLL(7)
-    for (int x = 0; x < taps; ++x)
-      by[x] = v16_load(f->w + (y * taps + x) * CPU_PANEL);
+    for (int t = 0; t < taps; ++t)
+      by[t] = v16_load(f->w + (y * taps + t) * CPU_PANEL);
     CPU_UNROLL(13)
     for (int p = 0; p < taps + 3 * stride; ++p) {
-      const int64_t x = f->at[1] + p;
-      if (edge && (x < 0 || x >= g->in_size[1]))
+      if (edge && (first + p < 0 || first + p >= width))
         continue;
-      const float *in = line + x * g->c_in;
-      const v16 v = edge ? v16_load_part(in, f->n) : v16_load(in);
+      const float *in = line + (first + p) * g->c_in;
+      const v16 v = whole ? v16_load(in) : v16_load_part(in, n);
       CPU_UNROLL(4)
       for (int i = 0; i < 4; ++i) {
         if (p >= i * stride && p < i * stride + taps)
@@ -79,17 +98,33 @@ CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_four
   }
   CPU_UNROLL(4)
   for (int i = 0; i < 4; ++i) {
-    if (!edge)
-      v16_store(f->out + i * g->c_in, sum[i]);
-    else if (i < f->count)
-      v16_store_part(f->out + i * g->c_in, f->n, sum[i]);
+    if (edge && i >= count)
+      continue;
+    const v16 v = f->ended ? depthwise_finish(&f->end, x + i, n, whole, sum[i]) : sum[i];
+    float *out = f->out + (x + i) * g->c_in;
+    if (whole)
+      v16_store(out, v);
+    else
+      v16_store_part(out, n, v);
   }
 }
 
-#define CPU_DEPTHWISE_NEAR(taps, stride, edge)                                      \
-  CPU_STATIC void depthwise_##taps##_##stride##_##edge(const cpu_conv_last_args *g, \
-                                                       const depthwise_four *f) {   \
-    depthwise_near(g, f, taps, stride, edge);                                       \
+CPU_INLINE void depthwise_line_of(const cpu_conv_last_args *g, const depthwise_slot *f,
+                                  const int taps, const int stride, const int whole) {
+  const int64_t reach = 3 * stride + taps - 1, width = g->out_size[1];
+  for (int64_t x = 0; x < width; x += 4) {
+    const int64_t first = x * stride - g->pad_begin[1];
+    if (x + 4 <= width && first >= 0 && first + reach < g->in_size[1])
+      depthwise_near(g, f, x, 4, taps, stride, whole, 0);
+    else
+      depthwise_near(g, f, x, width - x, taps, stride, whole, 1);
+  }
+}
+
+#define CPU_DEPTHWISE_NEAR(taps, stride, whole)                                      \
+  CPU_STATIC void depthwise_##taps##_##stride##_##whole(const cpu_conv_last_args *g, \
+                                                        const depthwise_slot *f) {   \
+    depthwise_line_of(g, f, taps, stride, whole);                                    \
   }
 #define CPU_DEPTHWISE_TAPS(taps) \
   CPU_DEPTHWISE_NEAR(taps, 1, 0) \
@@ -99,17 +134,24 @@ CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_four
 #define CPU_DEPTHWISE_NAMES(taps, stride) \
   { depthwise_##taps##_##stride##_0, depthwise_##taps##_##stride##_1 }
 
-typedef void (*depthwise_function)(const cpu_conv_last_args *g, const depthwise_four *f);
+typedef void (*depthwise_function)(const cpu_conv_last_args *g, const depthwise_slot *f);
 
 CPU_DEPTHWISE_TAPS(3)
 CPU_DEPTHWISE_TAPS(5)
 CPU_DEPTHWISE_TAPS(7)
-/* [kernel 3, 5, 7][stride 1, 2][all inside, or not] */
+/* [kernel 3, 5, 7][stride 1, 2][sixteen channels, or fewer] */
 static const depthwise_function depthwise_functions[3][2][2] = {
     {CPU_DEPTHWISE_NAMES(3, 1), CPU_DEPTHWISE_NAMES(3, 2)},
     {CPU_DEPTHWISE_NAMES(5, 1), CPU_DEPTHWISE_NAMES(5, 2)},
     {CPU_DEPTHWISE_NAMES(7, 1), CPU_DEPTHWISE_NAMES(7, 2)},
 };
+
+/* Functions of the kernel; NULL: there are none. */
+CPU_INLINE const depthwise_function *depthwise_of(const cpu_conv_last_args *g) {
+  const int64_t taps = g->kernel[1], stride = g->stride[1];
+  const bool near = g->dilation[1] == 1 && stride <= 2 && (taps == 3 || taps == 5 || taps == 7);
+  return near ? depthwise_functions[(taps - 3) / 2][stride - 1] : NULL;
+}
 
 /* One pixel, sixteen channels `vectors` times (a constant), all of them there. */
 CPU_INLINE void depthwise_vectors(const cpu_conv_last_args *g, const float *image, const float *w,
@@ -137,34 +179,8 @@ CPU_INLINE void store_channels(float *p, v16 v, int64_t n) {
     v16_store_part(p, n, v);
 }
 
-/* A line of output pixels, n channels of a block, four pixels at a time; false: there is no
- * function for the kernel. */
-CPU_STATIC bool line_near(const cpu_conv_last_args *g, const float *image, const float *w,
-                          int64_t top, const int64_t ky[2], int64_t n, float *out) {
-  const int64_t taps = g->kernel[1], stride = g->stride[1], width = g->out_size[1];
-  const int64_t reach = 3 * stride + taps - 1;
-  if (g->dilation[1] != 1 || stride > 2 || (taps != 3 && taps != 5 && taps != 7))
-    return false;
-  const depthwise_function *functions = depthwise_functions[(taps - 3) / 2][stride - 1];
-  for (int64_t x = 0; x < width; x += 4) {
-    const int64_t first = x * stride - g->pad_begin[1];
-    const bool inside = x + 4 <= width && first >= 0 && first + reach < g->in_size[1];
-    depthwise_four f = {.image = image,
-                        .w = w,
-                        .out = out + x * g->c_in,
-                        .at = {top, first},
-                        .ky = {ky[0], ky[1]},
-                        .count = width - x < 4 ? width - x : 4};
-    for (int64_t u = 0; u < n; u += 16, f.image += 16, f.w += 16, f.out += 16) {
-      f.n = n - u < 16 ? n - u : 16;
-      functions[inside && f.n == 16 ? 0 : 1](g, &f);
-    }
-  }
-  return true;
-}
-
-/* The same of any kernel: pixels whose whole window lies inside the line four at a time, others
- * with all channels at once. */
+/* A line of output pixels of any kernel, n channels of a block: pixels whose whole window lies
+ * inside the line four at a time, others with all channels at once. */
 CPU_STATIC void line_any(const cpu_conv_last_args *g, const float *image, const float *w,
                          int64_t top, const int64_t ky[2], int64_t n, float *out) {
   const int64_t reach = 3 * g->stride[1] + (g->kernel[1] - 1) * g->dilation[1];
@@ -194,33 +210,70 @@ CPU_STATIC void line_any(const cpu_conv_last_args *g, const float *image, const 
   }
 }
 
-/* A line of output pixels, channels [c, c + n) of a block, and what a product's epilogue does.
- * image, w: of channel c. */
-CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const cpu_epilogue *e,
-                               const float *image, const float *w, int64_t line, int64_t c,
-                               int64_t n) {
+/* Where the windows of a line begin, and which of their lines are inside. */
+CPU_INLINE int64_t line_top(const cpu_conv_last_args *g, int64_t line, int64_t *out_ky) {
   const int64_t top = line % g->out_size[0] * g->stride[0] - g->pad_begin[0];
+  taps_inside(top, g->kernel[0], g->dilation[0], g->in_size[0], &out_ky[0], &out_ky[1]);
+  return top;
+}
+
+CPU_INLINE const float *line_image(const cpu_conv_last_args *g, int64_t line) {
+  return g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
+}
+
+/* A line of output pixels, channels [c, c + n) of a block, by a function for the kernel, sixteen at
+ * a time. w: of channel c. */
+CPU_STATIC void depthwise_near_line(const cpu_conv_last_args *g, const cpu_epilogue *e,
+                                    const depthwise_function *functions, const float *w,
+                                    int64_t line, int64_t c, int64_t n) {
+  const int64_t pixel = line * g->out_size[1];
+  depthwise_slot f = {.image = line_image(g, line) + c,
+                      .w = w,
+                      .out = g->out + pixel * g->c_in + c,
+                      .ended = e->alpha == 1.0f};
+  const tile_place place = {f.out, f.out, g->c_in, g->c_in, g->out_size[1]};
+  f.top = line_top(g, line, f.ky);
+  for (int64_t u = 0; u < n; u += 16, f.image += 16, f.w += 16, f.out += 16) {
+    f.n = n - u < 16 ? n - u : 16;
+    f.ended = plan_end(e, pixel, c + u, &f.end) && f.ended;
+    functions[f.n == 16](g, &f);
+  }
+  if (!f.ended)
+    finish_place(e, pixel, c, n, &place);
+}
+
+/* A line of output pixels, channels [c, c + n) of a block, by any kernel. w: of channel c. */
+CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const cpu_epilogue *e, const float *w,
+                               int64_t line, int64_t c, int64_t n) {
   const int64_t pixel = line * g->out_size[1];
   float *out = g->out + pixel * g->c_in + c;
   int64_t ky[2];
-  taps_inside(top, g->kernel[0], g->dilation[0], g->in_size[0], &ky[0], &ky[1]);
-  if (!line_near(g, image, w, top, ky, n, out))
-    line_any(g, image, w, top, ky, n, out);
+  const int64_t top = line_top(g, line, ky);
+  line_any(g, line_image(g, line) + c, w, top, ky, n, out);
   const tile_place place = {out, out, g->c_in, g->c_in, g->out_size[1]};
   finish_place(e, pixel, c, n, &place);
 }
 
 /* Blocks [blocks.begin, blocks.end) of the channels of some lines, one block after the other: what
- * its lines read again is near. */
+ * its lines read again is near. Of an image that the second-level cache holds, sixteen channels at
+ * a time pass over the lines: the first-level cache has what the line before has read. A larger one
+ * is read once. */
 CPU_STATIC void depthwise_lines(const cpu_conv_last_args *g, const cpu_epilogue *e,
                                 const float *panels, cpu_range lines, cpu_range blocks) {
+  enum { HELD = 1 << 20 }; /* bytes */
   const int64_t panel = g->kernel[0] * g->kernel[1] * CPU_PANEL;
-  for (int64_t b = blocks.begin; b < blocks.end; ++b) {
-    const int64_t c = b * CPU_CHANNEL_BLOCK;
-    const int64_t n = g->c_in - c < CPU_CHANNEL_BLOCK ? g->c_in - c : CPU_CHANNEL_BLOCK;
-    for (int64_t line = lines.begin; line < lines.end; ++line) {
-      const float *image = g->in + line / g->out_size[0] * g->in_size[0] * g->in_size[1] * g->c_in;
-      depthwise_line(g, e, image + c, panels + b * panel, line, c, n);
+  const int64_t bytes = g->in_size[0] * g->in_size[1] * CPU_CHANNEL_BLOCK * (int64_t)sizeof(float);
+  const depthwise_function *functions = depthwise_of(g);
+  const int64_t pass = functions != NULL && bytes <= HELD ? 16 : CPU_CHANNEL_BLOCK;
+  for (int64_t c = blocks.begin * CPU_CHANNEL_BLOCK; c < blocks.end * CPU_CHANNEL_BLOCK;
+       c += pass) {
+    const float *w = panels + c / CPU_CHANNEL_BLOCK * panel + c % CPU_CHANNEL_BLOCK;
+    const int64_t n = g->c_in - c < pass ? g->c_in - c : pass;
+    for (int64_t line = lines.begin; line < lines.end && n > 0; ++line) {
+      if (functions != NULL)
+        depthwise_near_line(g, e, functions, w, line, c, n);
+      else
+        depthwise_line(g, e, w, line, c, n);
     }
   }
 }
