@@ -2,7 +2,8 @@
 /* Groups of nodes that the kernels compute in one go:
  *
  *   - A product with packed weights, then bias, activation, times a gate, plus a residual, whatever
- *     views stand between them. Its step stands where the last of its nodes stood.
+ *     views stand between them; of a convolution with channels last, a relu of the sum with the
+ *     residual. Its step stands where the last of its nodes stood.
  *   - The same of 8-bit integers, whose sums become fp32 and are multiplied by a scale first, and
  *     may be quantized to 8 bits again in the end; of convolutions without gate and residual.
  *   - A sum of two tensors, then a layer or RMS norm. Stands where the sum stood.
@@ -119,6 +120,18 @@ static bool absorb(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int
   return false;
 }
 
+/* The relu behind the residual of a convolution with channels last, as residual networks have it.
+ */
+static bool absorb_relu(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int *io_stage) {
+  if (*io_stage != 4 || !is_op(node, "Relu") || !is_last_conv(f, g->main) || node->n_out != 1 ||
+      node->out[0] == OPIPE_NONE ||
+      !same_tensor(&f->graph->values[g->out], &f->graph->values[node->out[0]]))
+    return false;
+  g->fusion.relu_last = true;
+  *io_stage = 5;
+  return true;
+}
+
 /* The scale that turns sums of products of integers into numbers: one factor, or one for each
  * column. */
 static bool absorb_scale(const cpu_fuser *f, cpu_group *g, const opipe_node *node, int *io_stage) {
@@ -226,7 +239,8 @@ static void extend_group(cpu_fuser *f, cpu_group *g, uint32_t i, uint32_t last, 
         next != NULL && is_view_of(f, next, g->out) && !conv && !is_last_conv(f, g->main);
     const bool numbers = next != NULL && !view && stage < 5 &&
                          (conv ? absorb_channels(f, g, next, &stage)
-                               : absorb_scale(f, g, next, &stage) || absorb(f, g, next, &stage));
+                               : absorb_scale(f, g, next, &stage) || absorb(f, g, next, &stage) ||
+                                     absorb_relu(f, g, next, &stage));
     if (next == NULL || !(view || numbers || absorb_quantize(f, g, next, &stage)))
       break;
     last = node_index(f, next);

@@ -110,7 +110,8 @@ static cpu_epilogue epilogue_at(const cpu_conv_last_args *g, int64_t row, int64_
                         .multiplier = g->multiplier == NULL ? NULL : g->multiplier + at,
                         .multiplier_stride = g->c_out,
                         .residual = g->residual == NULL ? NULL : g->residual + at,
-                        .residual_stride = g->c_out};
+                        .residual_stride = g->c_out,
+                        .relu_last = g->relu_last};
 }
 
 static void multiply(const conv_job *j, int64_t row, int64_t count, int64_t column, int64_t n,

@@ -29,6 +29,7 @@ typedef struct cpu_conv_last_args {
   cpu_activation activation;
   const float *multiplier; /* of out's shape, NULL: none; as in cpu_epilogue */
   const float *residual;   /* the same */
+  bool relu_last;          /* as in cpu_epilogue */
   float *out;              /* [images, out height, out width, c_out] */
   void *workspace;         /* cpu_conv_last_workspace */
 } cpu_conv_last_args;

@@ -63,6 +63,8 @@ CPU_INLINE v16 depthwise_finish(const tile_end *e, int64_t x, int64_t n, const i
     const float *more = e->residual + x * e->residual_stride;
     v = v16_add(v, whole ? v16_load(more) : v16_load_part(more, n));
   }
+  if (e->relu_last)
+    v = v16_activate(CPU_ACT_RELU, v);
   return v;
 }
 

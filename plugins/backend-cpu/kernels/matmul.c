@@ -118,7 +118,9 @@ static bool rows_divide_better(int64_t m, int64_t n, int32_t workers) {
   const int64_t blocks = (m + SHARE_ROWS - 1) / SHARE_ROWS;
   const double by_panels = (double)(wide < columns ? wide : columns) / (double)columns;
   const double by_rows = (double)((blocks + workers - 1) / workers) / (double)blocks;
-  return by_rows * 1.05 < by_panels; /* sharing panels reads B once */
+  /* Who shares panels reads B once but all of A, which others have just written; who shares rows
+   * reads and writes rows of his own. */
+  return by_rows * (m > n ? 0.95 : 1.05) < by_panels;
 }
 
 void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cpu_range *out_panels,

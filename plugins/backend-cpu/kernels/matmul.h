@@ -60,8 +60,8 @@ void cpu_pack(const cpu_exec *x, cpu_pack_format format, const cpu_pack_source *
 void cpu_unpack(const cpu_exec *x, const cpu_packed *packed, float *out, int64_t out_stride);
 
 /* Steps applied to a finished sum s, in this order: v = alpha s; v += bias[n]; v += row_bias[m]; v
- * = activation(v); v *= multiplier[m, n]; v += residual[m, n]. A NULL pointer leaves its step out.
- * A row stride of 0 broadcasts a row. */
+ * = activation(v); v *= multiplier[m, n]; v += residual[m, n]; with relu_last v = relu(v). A NULL
+ * pointer leaves its step out. A row stride of 0 broadcasts a row. */
 typedef struct cpu_epilogue {
   float alpha; /* 1: none */
   cpu_activation activation;
@@ -71,6 +71,7 @@ typedef struct cpu_epilogue {
   int64_t multiplier_stride;
   const float *residual; /* [M,N] */
   int64_t residual_stride;
+  bool relu_last;
 } cpu_epilogue;
 
 typedef struct cpu_matmul_args {

@@ -56,6 +56,7 @@ typedef struct tile_end {
   cpu_activation activation; /* none, relu, hard swish */
   const float *bias, *residual;
   int64_t residual_stride;
+  bool relu_last;
 } tile_end;
 
 typedef struct tile_job {
@@ -132,6 +133,9 @@ CPU_INLINE void tile_finish(const tile_end *e, const int64_t column,
   }
   if (residual != NULL) {
     CPU_EACH_SUM(r, v, v16_add(sum[r][v], v16_load(residual + column + r * stride + 16 * v)))
+  }
+  if (e->relu_last) {
+    CPU_EACH_SUM(r, v, v16_activate(CPU_ACT_RELU, sum[r][v]))
   }
 }
 
@@ -290,7 +294,7 @@ CPU_INLINE void finish_plain(const cpu_epilogue *e, const cpu_activation activat
   const float *residual = e->residual != NULL ? e->residual + row * e->residual_stride + at : NULL;
   const int64_t from_stride = t->from_stride, to_stride = t->to_stride;
   const int64_t residual_stride = e->residual_stride;
-  const bool biased = e->bias != NULL;
+  const bool biased = e->bias != NULL, last = e->relu_last;
   const float *from = t->from + lane;
   float *to = t->to + lane;
   for (int64_t left = t->rows; left > 0; --left, from += from_stride, to += to_stride) {
@@ -302,6 +306,8 @@ CPU_INLINE void finish_plain(const cpu_epilogue *e, const cpu_activation activat
       v = v16_add(v, v16_load(residual));
       residual += residual_stride;
     }
+    if (last)
+      v = v16_activate(CPU_ACT_RELU, v);
     v16_store(to, v);
   }
 }
@@ -328,6 +334,8 @@ CPU_STATIC void finish_any(const cpu_epilogue *e, int64_t row, int64_t at, int64
       const float *m = e->residual + (row + r) * e->residual_stride + at;
       v = v16_add(v, v16_load_part_or(m, n, 0.0f));
     }
+    if (e->relu_last)
+      v = v16_activate(CPU_ACT_RELU, v);
     if (n < 16)
       v16_store_part(to + r * t->to_stride, n, v);
     else
@@ -462,6 +470,7 @@ CPU_STATIC bool plan_end(const cpu_epilogue *e, int64_t row, int64_t column, til
   out->bias = e->bias != NULL ? e->bias + column : NULL;
   out->residual = e->residual != NULL ? e->residual + row * e->residual_stride + column : NULL;
   out->residual_stride = e->residual_stride;
+  out->relu_last = e->relu_last;
   return e->row_bias == NULL && e->multiplier == NULL &&
          (e->activation == CPU_ACT_NONE || e->activation == CPU_ACT_RELU ||
           e->activation == CPU_ACT_HARD_SWISH);

@@ -121,7 +121,8 @@ opipe_status cpu_prepare_conv_last(cpu_prep *p) {
                            .stride = {w.stride[1], w.stride[2]},
                            .dilation = {w.dilation[1], w.dilation[2]},
                            .pad_begin = {w.begin[1], w.begin[2]},
-                           .activation = p->fusion != NULL ? p->fusion->activation : CPU_ACT_NONE};
+                           .activation = p->fusion != NULL ? p->fusion->activation : CPU_ACT_NONE,
+                           .relu_last = p->fusion != NULL && p->fusion->relu_last};
   for (uint32_t i = 0; i < p->step->n_in; ++i)
     cpu_want_layout(p, i, CPU_LAYOUT_COPY);
   const bool depthwise = groups == in.shape[1] && groups == weight->shape[0];

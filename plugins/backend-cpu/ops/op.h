@@ -16,7 +16,8 @@
 typedef struct cpu_op cpu_op;
 
 /* Work that was fused into a step. Operands are indices of step->in (sum: of step->out), -1: none.
- *   of a product: v + bias, activation, v * multiplier, v + residual, in this order
+ *   of a product: v + bias, activation, v * multiplier, v + residual, in this order; of a
+ *   convolution with channels last, then relu
  *   of a norm: skip is added to its input, and the sum may be wanted
  *   of attention: Q, K and V are columns of one tensor [batch, rows, all columns] */
 typedef struct cpu_fusion {
@@ -32,10 +33,11 @@ typedef struct cpu_fusion {
   int scale;    /* of numbers: one, or [N] */
   int y_scale;  /* of integers of 8 bits that the numbers become in the end; -1: none */
   int y_zero;
+  bool relu_last;
 } cpu_fusion;
 
 #define CPU_FUSION_NONE \
-  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false, false, -1, -1, -1 }
+  { -1, CPU_ACT_NONE, -1, -1, -1, -1, {0, 0, 0}, false, false, -1, -1, -1, false }
 
 typedef struct cpu_prep {
   const opipe_device *device;

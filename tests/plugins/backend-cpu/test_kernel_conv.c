@@ -192,8 +192,10 @@ static float *channels_last(const float *from, int64_t images, int64_t planes, i
   return to;
 }
 
+typedef enum sum_kind { ALONE, WITH_RESIDUAL, WITH_RELU_OF_IT } sum_kind;
+
 /* Channels last: as the other form, beside it within rounding; packed before and in the call. */
-static void check_last(const setting *s) {
+static void check_last(const setting *s, sum_kind kind) {
   kernel_exec execs[KERNEL_EXECS];
   int n = kernel_execs(execs);
   cpu_conv_args g = args_of(s);
@@ -222,7 +224,8 @@ static void check_last(const setting *s) {
   g.weight = weight;
   g.bias = l.bias = bias;
   l.in = turned;
-  l.residual = residual_last;
+  l.residual = kind == ALONE ? NULL : residual_last;
+  l.relu_last = kind == WITH_RELU_OF_IT;
   for (int i = 0; i < 2 * n; ++i) {
     const cpu_exec *x = &execs[i / 2].x;
     uint64_t bytes = 0, packed_bytes = 0;
@@ -245,7 +248,9 @@ static void check_last(const setting *s) {
   }
   for (int64_t i = 0; i < size; ++i) { /* i as channels stand last */
     const int64_t image = i / (s->c_out * pixels), pixel = i / s->c_out % pixels;
-    exact[i] = exact_value(&g, image, i % s->c_out, pixel) + (double)residual_last[i];
+    exact[i] = exact_value(&g, image, i % s->c_out, pixel);
+    exact[i] += kind == ALONE ? 0 : (double)residual_last[i];
+    exact[i] = kind == WITH_RELU_OF_IT && exact[i] < 0 ? 0 : exact[i];
   }
   kernel_close(first, exact, size, 2e-6, "convolution, channels last", "all");
   free(in), free(turned), free(weight), free(bias), free(residual), free(residual_last);
@@ -269,10 +274,12 @@ static const setting more[] = {
 };
 
 static void test_channels_last(void) {
-  for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
-    check_last(&settings[i]);
-  for (size_t i = 0; i < sizeof more / sizeof more[0]; ++i)
-    check_last(&more[i]);
+  for (int kind = ALONE; kind <= WITH_RELU_OF_IT; ++kind) {
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
+      check_last(&settings[i], (sum_kind)kind);
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; ++i)
+      check_last(&more[i], (sum_kind)kind);
+  }
 }
 
 /* One channel of one window in plain loops. */

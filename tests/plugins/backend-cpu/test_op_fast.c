@@ -309,6 +309,19 @@ static void convolutions(maker *m) {
   bt_ints(m->g, bt_node(m->g, "Transpose", BT_IN(x), BT_OUT(y)), "perm", 4, perm);
 }
 
+/* Two convolutions beside a way around them, and the relu of their sum. */
+static void residual_block(maker *m) {
+  static const int64_t perm[4] = {0, 2, 3, 1};
+  const int64_t turned[4] = {m->rows, 7, 6, 20};
+  uint32_t x = conv(m, image(m, OPIPE_VALUE_INPUT, 6, 7, 6), 20, 6, 1, 1, 1, 7, 6);
+  uint32_t y = conv(m, x, 40, 20, 3, 1, 1, 7, 6);
+  y = conv(m, same_image(m, "Relu", y, OPIPE_NONE, 40, 7, 6), 20, 40, 1, 1, 1, 7, 6);
+  x = same_image(m, "Add", y, x, 20, 7, 6);
+  x = same_image(m, "Relu", x, OPIPE_NONE, 20, 7, 6);
+  const uint32_t z = bt_value(m->g, OPIPE_VALUE_OUTPUT, m->dtype, m->out, 4, turned);
+  bt_ints(m->g, bt_node(m->g, "Transpose", BT_IN(x), BT_OUT(z)), "perm", 4, perm);
+}
+
 /* Transposed in front, read elsewhere, the result a boundary. */
 static void convolution_between(maker *m) {
   static const int64_t perm[4] = {0, 3, 1, 2}, shape[4] = {0, 7, 5, 9};
@@ -579,6 +592,8 @@ static void test_groups_become_one_kernel(void) {
   OPI_ASSERT_INT(kernels_of(product_with_codes, 0, OPIPE_NONE), 1);
   OPI_ASSERT_INT(kernels_of(products_with_int8, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 5);
   OPI_ASSERT_INT(kernels_of(products_with_int8, 0, OPIPE_NONE), 2);
+  OPI_ASSERT_INT(kernels_of(residual_block, OPIPE_COMPILE_NO_FUSE, OPIPE_NONE), 7);
+  OPI_ASSERT_INT(kernels_of(residual_block, 0, OPIPE_NONE), 4);
 }
 
 /* A value that is seen from outside cuts a group in two, wherever it stands. */
@@ -613,6 +628,7 @@ CASE(attention, 5e-6)
 CASE(packed_attention, 5e-6)
 CASE(convolution, 5e-6)
 CASE(interpolation, 2e-6)
+CASE(residual_block, 2e-6)
 CASE(convolutions, 1e-5)
 CASE(convolutions_without_bias, 1e-5)
 CASE(convolution_between, 1e-5)
@@ -629,6 +645,6 @@ OPI_TEST_MAIN("backend-cpu fast operators", OPI_TEST(test_groups_become_one_kern
               OPI_TEST(test_element_wise), OPI_TEST(test_rotary), OPI_TEST(test_attention),
               OPI_TEST(test_packed_attention), OPI_TEST(test_convolution),
               OPI_TEST(test_interpolation), OPI_TEST(test_convolutions),
-              OPI_TEST(test_convolutions_without_bias), OPI_TEST(test_convolution_between),
-              OPI_TEST(test_convolution_of_a_pixel), OPI_TEST(test_product_with_codes),
-              OPI_TEST(test_products_with_int8))
+              OPI_TEST(test_residual_block), OPI_TEST(test_convolutions_without_bias),
+              OPI_TEST(test_convolution_between), OPI_TEST(test_convolution_of_a_pixel),
+              OPI_TEST(test_product_with_codes), OPI_TEST(test_products_with_int8))
