@@ -51,7 +51,7 @@ typedef struct depthwise_slot {
   bool ended;             /* `end` is all that there is to do; else: nothing of it */
 } depthwise_slot;
 
-/* What `end` does to pixel x; whole: sixteen channels (a constant). */
+/* Pixel x with all that `e` says; whole, a constant: sixteen channels. */
 CPU_INLINE v16 depthwise_finish(const tile_end *e, int64_t x, int64_t n, const int whole, v16 v) {
   if (e->bias != NULL)
     v = v16_add(v, whole ? v16_load(e->bias) : v16_load_part(e->bias, n));
@@ -90,7 +90,7 @@ CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_slot
       if (edge && (first + p < 0 || first + p >= width))
         continue;
       const float *in = line + (first + p) * g->c_in;
-      const v16 v = whole ? v16_load(in) : v16_load_part(in, n);
+      const v16 v = v16_held(whole ? v16_load(in) : v16_load_part(in, n));
       CPU_UNROLL(4)
       for (int i = 0; i < 4; ++i) {
         if (p >= i * stride && p < i * stride + taps)

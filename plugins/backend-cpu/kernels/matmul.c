@@ -108,14 +108,19 @@ cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k) {
   return (double)m * (double)n * (double)k < SMALL_PRODUCT ? NULL : x->team;
 }
 
-enum { SHARE_ROWS = 6 };
+/* Rows are shared one by one where each thread gets several tiles of them, else by whole tiles. */
+enum { TILE = 6, MANY_TILES = 4 };
+
+static int64_t rows_of_a_block(int64_t m) {
+  return m >= MANY_TILES * TILE ? 1 : TILE;
+}
 
 /* Part of the columns, or of the rows, that the largest share has: compared to choose. The last
  * panel may be narrow. */
 static bool rows_divide_better(int64_t m, int64_t n, int32_t workers) {
-  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL;
+  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL, block = rows_of_a_block(m);
   const int64_t wide = (panels + workers - 1) / workers * CPU_PANEL, columns = (n + 15) / 16 * 16;
-  const int64_t blocks = (m + SHARE_ROWS - 1) / SHARE_ROWS;
+  const int64_t blocks = (m + block - 1) / block;
   const double by_panels = (double)(wide < columns ? wide : columns) / (double)columns;
   const double by_rows = (double)((blocks + workers - 1) / workers) / (double)blocks;
   /* Who shares panels reads B once but all of A, which others have just written; who shares rows
@@ -125,14 +130,14 @@ static bool rows_divide_better(int64_t m, int64_t n, int32_t workers) {
 
 void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cpu_range *out_panels,
                        cpu_range *out_rows) {
-  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL;
+  const int64_t panels = (n + CPU_PANEL - 1) / CPU_PANEL, block = rows_of_a_block(m);
   *out_panels = (cpu_range){0, panels};
   *out_rows = (cpu_range){0, m};
   if (rows_divide_better(m, n, workers)) {
     cpu_range *rows = out_rows;
-    cpu_team_share((m + SHARE_ROWS - 1) / SHARE_ROWS, worker, workers, &rows->begin, &rows->end);
-    rows->begin *= SHARE_ROWS;
-    rows->end = rows->end * SHARE_ROWS < m ? rows->end * SHARE_ROWS : m;
+    cpu_team_share((m + block - 1) / block, worker, workers, &rows->begin, &rows->end);
+    rows->begin *= block;
+    rows->end = rows->end * block < m ? rows->end * block : m;
   } else {
     cpu_team_share(panels, worker, workers, &out_panels->begin, &out_panels->end);
   }

@@ -49,8 +49,8 @@ typedef struct fetch_state {
   int64_t together; /* lines of TILE_STEPS steps, at the first of them */
 } fetch_state;
 
-/* What is done to a tile's sums before they are stored: of an epilogue, what fits into registers.
- * bias, residual: of the tile's first column and row, or NULL. */
+/* The part of an epilogue that a tile does in registers, before its sums are stored. bias,
+ * residual: of the tile's first column and row, or NULL. */
 typedef struct tile_end {
   float alpha;
   cpu_activation activation; /* none, relu, hard swish */
@@ -188,8 +188,9 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
     t->fetch->next = next;
   float *c = t->c;
   const int64_t c_stride = t->c_stride;
-  if (t->mode == TILE_ADD)
+  if (t->mode == TILE_ADD) {
     CPU_EACH_SUM(r, v, v16_add(v16_load(c + r * c_stride + 16 * v), sum[r][v]))
+  }
   if (t->end != NULL)
     tile_finish(t->end, t->column, sum, rows, vectors);
   CPU_UNROLL(7)
@@ -463,7 +464,7 @@ CPU_STATIC int64_t few_rows_panels(const cpu_product *p, cpu_range panels, int64
   return j;
 }
 
-/* What of an epilogue a tile at (row, column) can do itself; false: finish_place has to. */
+/* The end of a tile at (row, column); false: it cannot do the epilogue, finish_place has to. */
 CPU_STATIC bool plan_end(const cpu_epilogue *e, int64_t row, int64_t column, tile_end *out) {
   out->alpha = e->alpha;
   out->activation = e->activation;

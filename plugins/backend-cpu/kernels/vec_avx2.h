@@ -38,6 +38,11 @@ CPU_INLINE m16 v16_first(int64_t n) {
                _mm256_castsi256_ps(_mm256_cmpgt_epi32(rest, lane))};
 }
 
+CPU_INLINE v16 v16_held(v16 a) {
+  __asm__("" : "+x"(a.lo), "+x"(a.hi));
+  return a;
+}
+
 CPU_INLINE v16 v16_load_part(const float *p, int64_t n) {
   m16 m = v16_first(n);
   return (v16){_mm256_maskload_ps(p, _mm256_castps_si256(m.lo)),

@@ -25,6 +25,12 @@ CPU_INLINE m16 v16_first(int64_t n) {
   return (m16)((1u << (unsigned)n) - 1u);
 }
 
+/* A vector that is used several times: it stays in a register, and is not loaded for each use. */
+CPU_INLINE v16 v16_held(v16 a) {
+  __asm__("" : "+v"(a));
+  return a;
+}
+
 CPU_INLINE v16 v16_load_part(const float *p, int64_t n) {
   return _mm512_maskz_loadu_ps(v16_first(n), p);
 }

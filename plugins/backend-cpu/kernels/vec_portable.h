@@ -78,6 +78,10 @@ CPU_INLINE m16 v16_first(int64_t n) {
   CPU_LANES(m16, l < n);
 }
 
+CPU_INLINE v16 v16_held(v16 a) {
+  return a;
+}
+
 CPU_INLINE v16 v16_load_part(const float *p, int64_t n) {
   CPU_LANES(v16, l < n ? p[l] : 0.0f);
 }
