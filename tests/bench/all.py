@@ -25,13 +25,16 @@ PARTS = {
     "inference": ("Requests beside ONNX Runtime", 6, ["--rounds", "3", "--requests", "8"], []),
     "kernels": ("Products in fp32 beside ONNX Runtime and the machine's limits", 2,
                 ["--rows", "1,16,64,128,512", "--shapes", "768x3072,3072x768", "--seconds", "0.3"], ["--rows", "1,16,64,128,512"]),
-    "small": ("Weights of few bits, and models in 8 bits", 4, ["--rows", "1,16,128", "--shapes", "2048x2048", "--seconds", "0.1"], []),
+    "small": ("Weights of few bits", 4, ["--no-models", "--shapes", "2048x2048", "--seconds", "0.05"],
+              ["--no-models", "--shapes", "2048x8192,3072x3072", "--seconds", "0.2"]),
+    "models": ("Models in 8 bits beside ONNX Runtime", 1, ["--only-models", "--seconds", "0.2"], ["--only-models"]),
     "decode": ("A step of decoding beside ONNX Runtime and GenAI", 2, ["--rounds", "3"], ["--threads", "1,2"]),
     "generate": ("Generation beside GenAI", 4, ["--rounds", "1", "--only", "one core,drafts"], ["--rounds", "3"]),
     "bf16": ("bf16 beside PyTorch", 3, ["--rounds", "2"], []),
     "training": ("Training beside PyTorch compiled, and two ranks beside one", 3, ["--rounds", "2", "--only", "compiled,cores"],
                  ["--only", "compiled,cores"]),
 }  # fmt: skip
+SCRIPTS = {"models": "small"}  # of parts that are named otherwise
 NEEDS = {"bf16": ({"avx512_bf16", "amx_bf16"}, "this processor has no bf16 instructions")}
 
 
@@ -64,7 +67,8 @@ def ended(process):
 
 def run_part(name, words, seconds):
     """Returns (what it printed, how it ended or None). Its processes are a group, which ends with its time."""
-    with subprocess.Popen(["sh", os.path.join(HERE, f"{name}.sh"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    script = os.path.join(HERE, f"{SCRIPTS.get(name, name)}.sh")
+    with subprocess.Popen(["sh", script, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           start_new_session=True) as process:  # fmt: skip
         try:
             out, err = process.communicate(timeout=seconds)
@@ -86,7 +90,7 @@ def page_of(parts):
         f"{os.getloadavg()[0]:.1f}", "", f"{verdicts.count('held')} held, {verdicts.count('MISSED')} MISSED", "",
     ]  # fmt: skip
     for name, title, rows, reason, seconds in parts:
-        lines += [f"## {title}", "", f"`./dev bench {name}`, {seconds:.0f} s{'. ' + reason if reason else ''}", ""]
+        lines += [f"## {title}", "", f"`./dev bench {SCRIPTS.get(name, name)}`, {seconds:.0f} s{'. ' + reason if reason else ''}", ""]
         if rows:
             lines += ["| row | found | wanted | |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), ""]
     return "\n".join(lines), "MISSED" in verdicts

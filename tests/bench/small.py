@@ -18,7 +18,7 @@ rounds where the machine lets them be:
 Behind them: whole models in QDQ and QOperator form (small_models.py), which should be as fast as ONNX Runtime.
 
 usage: small.py SHIM.so [--threads 1,2] [--isa NAME] [--rows 1,16,128] [--shapes 2048x8192,...] [--forms 4:32:0,q4:32,...]
-                [--seconds S] [--clock cpu] [--quick] [--only-models] [--record DIR]
+                [--seconds S] [--clock cpu] [--quick] [--only-models] [--no-models] [--record DIR]
 exit status: 1 when an aim is missed
 """
 import argparse
@@ -243,6 +243,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=0.5, help="of every contestant of a row, at least")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--only-models", action="store_true", help="no products: the models alone")
+    parser.add_argument("--no-models", action="store_true", help="products alone")
     parser.add_argument("--quick", action="store_true", help="one shape for a moment: does all of it run")
     parser.add_argument("--record", help="folder for YYYY-MM-DD-small.md")
     args = parser.parse_args()
@@ -276,7 +277,7 @@ def main():
                     verdicts.append(held)
                     keep(args, lines)
     without = verdicts.count(None)
-    for line, held in models_of(args):
+    for line, held in [] if args.no_models else models_of(args):
         print(line, flush=True)
         lines.append(line)
         verdicts.append(held)

@@ -94,35 +94,45 @@ static opipe_status plain_kernel(const cpu_call *call, opipe_error *err) {
 
 /* ---- packed ---- */
 
-/* Turns 8 rows of 8 bytes, a row a number. */
-static void turn_block(uint64_t *x) {
-  static const uint64_t mask[3] = {UINT64_C(0x00000000ffffffff), UINT64_C(0x0000ffff0000ffff),
-                                   UINT64_C(0x00ff00ff00ff00ff)};
-  for (int step = 0; step < 3; ++step) {
-    const int half = 4 >> step, bits = 32 >> step;
-    for (int i = 0; i < 8; ++i) {
-      if ((i & half) != 0)
-        continue;
-      const uint64_t low = x[i], high = x[i + half];
-      x[i] = (low & mask[step]) | (high & mask[step]) << bits;
-      x[i + half] = (low >> bits & mask[step]) | (high & ~mask[step]);
+/* Sixteen bytes; both halves of two of them, interleaved. */
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+enum { SQUARE = 16 };
+
+static inline bytes16 low_halves(bytes16 a, bytes16 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+
+static inline bytes16 high_halves(bytes16 a, bytes16 b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15,
+                                 31);
+}
+
+/* Turns a square: interleaving rows i and i + 8 four times moves each row's number into the
+ * columns. */
+static void turn_square(bytes16 *x) {
+  bytes16 y[SQUARE];
+  for (int step = 0; step < 4; ++step) {
+    for (int i = 0; i < SQUARE / 2; ++i) {
+      y[2 * i] = low_halves(x[i], x[i + SQUARE / 2]);
+      y[2 * i + 1] = high_halves(x[i], x[i + SQUARE / 2]);
     }
+    memcpy(x, y, sizeof y);
   }
 }
 
-/* out[c][r] = in[r][c], 8 by 8 at a time. */
+/* out[c][r] = in[r][c], a square at a time. */
 static void turn_bytes(const uint8_t *in, int64_t in_stride, int64_t rows, int64_t columns,
                        uint8_t *out, int64_t out_stride) {
-  for (int64_t r = 0; r < rows; r += 8) {
-    const int64_t n_rows = rows - r < 8 ? rows - r : 8;
-    for (int64_t c = 0; c < columns; c += 8) {
-      const size_t n = (size_t)(columns - c < 8 ? columns - c : 8);
-      uint64_t x[8] = {0};
+  for (int64_t r = 0; r < rows; r += SQUARE) {
+    const int64_t n_rows = rows - r < SQUARE ? rows - r : SQUARE;
+    for (int64_t c = 0; c < columns; c += SQUARE) {
+      const int64_t n = columns - c < SQUARE ? columns - c : SQUARE;
+      bytes16 x[SQUARE] = {{0}};
       for (int64_t i = 0; i < n_rows; ++i)
-        memcpy(&x[i], in + (r + i) * in_stride + c, n);
-      turn_block(x);
-      for (size_t i = 0; i < n; ++i)
-        memcpy(out + (c + (int64_t)i) * out_stride + r, &x[i], (size_t)n_rows);
+        memcpy(&x[i], in + (r + i) * in_stride + c, n == SQUARE ? SQUARE : (size_t)n);
+      turn_square(x);
+      for (int64_t i = 0; i < n; ++i)
+        memcpy(out + (c + i) * out_stride + r, &x[i], n_rows == SQUARE ? SQUARE : (size_t)n_rows);
     }
   }
 }

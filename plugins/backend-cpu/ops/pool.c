@@ -130,8 +130,60 @@ static clip clip_axis(const cpu_window *w, int a, int64_t o) {
     }                                                                                        \
   }
 MOST_PLANES(most_f32, float, -INFINITY)
-MOST_PLANES(most_u8, uint8_t, 0)
-MOST_PLANES(most_i8, int8_t, INT8_MIN)
+
+/* Output points [*begin, *end) of the last axis whose tap k lies inside. */
+static void points_of_tap(const cpu_window *w, int64_t k, int64_t *begin, int64_t *end) {
+  const int64_t stride = w->stride[2], first = k * w->dilation[2] - w->begin[2];
+  *begin = first < 0 ? (stride - 1 - first) / stride : 0;
+  *end = first < w->in[2] ? (w->in[2] - first + stride - 1) / stride : 0;
+  *end = *end < w->out[2] ? *end : w->out[2];
+}
+
+/* Bytes have no NaN and one zero, so a row of windows may take its taps in any order: one tap of
+ * all windows at a time, in loops that compilers make vectors of where the stride is a constant. */
+#define MOST_BYTES(NAME, T, LEAST)                                                              \
+  static void NAME##_tap(const T *restrict from, int64_t n, int64_t stride, T *restrict best) { \
+    if (stride == 1) {                                                                          \
+      for (int64_t i = 0; i < n; ++i)                                                           \
+        best[i] = from[i] > best[i] ? from[i] : best[i];                                        \
+    } else if (stride == 2) {                                                                   \
+      for (int64_t i = 0; i < n; ++i)                                                           \
+        best[i] = from[2 * i] > best[i] ? from[2 * i] : best[i];                                \
+    } else {                                                                                    \
+      for (int64_t i = 0; i < n; ++i)                                                           \
+        best[i] = from[stride * i] > best[i] ? from[stride * i] : best[i];                      \
+    }                                                                                           \
+  }                                                                                             \
+  static void NAME##_row(const cpu_window *w, const T *plane, int64_t o0, int64_t o1, T *out) { \
+    const clip c0 = clip_axis(w, 0, o0), c1 = clip_axis(w, 1, o1);                              \
+    for (int64_t i = 0; i < w->out[2]; ++i)                                                     \
+      out[i] = LEAST;                                                                           \
+    for (int64_t k0 = c0.begin; k0 < c0.end; ++k0) {                                            \
+      for (int64_t k1 = c1.begin; k1 < c1.end; ++k1) {                                          \
+        const int64_t row =                                                                     \
+            (c0.first + k0 * w->dilation[0]) * w->in[1] + c1.first + k1 * w->dilation[1];       \
+        for (int64_t k2 = 0; k2 < w->kernel[2]; ++k2) {                                         \
+          int64_t begin, end;                                                                   \
+          points_of_tap(w, k2, &begin, &end);                                                   \
+          const int64_t at = begin * w->stride[2] + k2 * w->dilation[2] - w->begin[2];          \
+          if (begin < end)                                                                      \
+            NAME##_tap(plane + row * w->in[2] + at, end - begin, w->stride[2], out + begin);    \
+        }                                                                                       \
+      }                                                                                         \
+    }                                                                                           \
+  }                                                                                             \
+  static void NAME(void *ctx, int64_t begin, int64_t end) {                                     \
+    const cpu_call *call = ctx;                                                                 \
+    const cpu_window *w = &((const pool_plan *)call->plan)->window;                             \
+    for (int64_t p = begin; p < end; ++p) {                                                     \
+      const T *in = (const T *)call->in[0].data + p * w->n_in;                                  \
+      T *out = (T *)call->out[0].data + p * w->n_out;                                           \
+      for (int64_t o = 0; o < w->out[0] * w->out[1]; ++o, out += w->out[2])                     \
+        NAME##_row(w, in, o / w->out[1], o % w->out[1], out);                                   \
+    }                                                                                           \
+  }
+MOST_BYTES(most_u8, uint8_t, 0)
+MOST_BYTES(most_i8, int8_t, INT8_MIN)
 
 static opipe_status most_kernel(const cpu_call *call, opipe_error *err) {
   const pool_plan *plan = call->plan;
