@@ -212,7 +212,7 @@ CPU_STATIC void line_any(const cpu_conv_last_args *g, const float *image, const 
   }
 }
 
-/* Where the windows of a line begin, and which of their lines are inside. */
+/* Returns the first line of the windows of an output line; out_ky: their taps that lie inside. */
 CPU_INLINE int64_t line_top(const cpu_conv_last_args *g, int64_t line, int64_t *out_ky) {
   const int64_t top = line % g->out_size[0] * g->stride[0] - g->pad_begin[0];
   taps_inside(top, g->kernel[0], g->dilation[0], g->in_size[0], &out_ky[0], &out_ky[1]);
@@ -257,8 +257,8 @@ CPU_STATIC void depthwise_line(const cpu_conv_last_args *g, const cpu_epilogue *
 }
 
 /* Blocks [blocks.begin, blocks.end) of the channels of some lines, one block after the other: what
- * its lines read again is near. Of an image that the second-level cache holds, sixteen channels at
- * a time pass over the lines: the first-level cache has what the line before has read. A larger one
+ * its lines read again is near. Sixteen channels at a time pass over the lines of an image that the
+ * second-level cache holds: the first-level cache has what the line before has read. A larger image
  * is read once. */
 CPU_STATIC void depthwise_lines(const cpu_conv_last_args *g, const cpu_epilogue *e,
                                 const float *panels, cpu_range lines, cpu_range blocks) {
