@@ -30,7 +30,10 @@ enum {
   STRETCH_ROWS = CPU_TILE_VECTORS == 4 ? 0 : 24,
   STRETCH = 64,
   STRETCH_AHEAD = 64,
-  TILE_STEPS = CPU_TILE_VECTORS == 4 ? 1 : 4 /* in a turn of a tile's loop; a power of two */
+  TILE_STEPS = CPU_TILE_VECTORS == 4 ? 1 : 4, /* in a turn of a tile's loop; a power of two */
+  /* Tiles do simple epilogues themselves. With sixteen registers the code for that costs the loop
+   * before it more moves than it saves. */
+  TILE_ENDS = CPU_TILE_VECTORS == 4
 };
 
 typedef enum tile_mode {
@@ -191,7 +194,7 @@ CPU_INLINE void tile(const tile_job *t, const int rows, const int vectors, const
   if (t->mode == TILE_ADD) {
     CPU_EACH_SUM(r, v, v16_add(v16_load(c + r * c_stride + 16 * v), sum[r][v]))
   }
-  if (t->end != NULL)
+  if (TILE_ENDS && t->end != NULL)
     tile_finish(t->end, t->column, sum, rows, vectors);
   CPU_UNROLL(7)
   for (int r = 0; r < rows; r++) {
@@ -501,7 +504,7 @@ CPU_STATIC void panel_tile(const cpu_product *p, const float *b, int64_t panel, 
   }
   tile_end end;
   const bool last = k.end == p->k && p->epilogue != NULL;
-  const bool ended = last && t.c == out && plan_end(p->epilogue, row, column, &end);
+  const bool ended = TILE_ENDS && last && t.c == out && plan_end(p->epilogue, row, column, &end);
   t.end = ended ? &end : NULL;
   float *const from = t.c;
   const int64_t from_stride = t.c_stride;
