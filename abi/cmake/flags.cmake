@@ -60,7 +60,7 @@ function(opi_kernel_flags)
         -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma -mf16c)
     elseif(source MATCHES "_avx512_amx\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
-        -mavx512f -mavx512bw -mavx512vl -mavx512dq -mamx-tile -mamx-bf16 -mfma -mf16c)
+        -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mamx-tile -mamx-bf16 -mamx-int8 -mfma -mf16c)
     elseif(source MATCHES "_avx512\\.c$")
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
         -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)

@@ -64,12 +64,26 @@ static cpu_dots_kind own_bf16(cpu_isa isa) {
   return isa == CPU_ISA_AVX512 ? cpu_dots_rule(&machine) : CPU_DOTS_WIDEN;
 }
 
+/* "(avx512, vnni, bf16 tiles)": the instructions that a device takes by default; returns the
+ * length.
+ */
+static int describe_kernels(cpu_isa isa, char *out_text, size_t room) {
+  const cpu_dots_kind dots = own_bf16(isa);
+  const cpu_bytes_kind bytes = cpu_bytes_rule(isa);
+  const char *sums = bytes == CPU_BYTES_TILES  ? ", int8 tiles"
+                     : bytes == CPU_BYTES_VNNI ? ", vnni"
+                                               : "";
+  const bool own = dots != CPU_DOTS_WIDEN;
+  return snprintf(out_text, room, "(%s%s%s%s)", cpu_isa_name(isa), sums, own ? ", bf16 " : "",
+                  own ? cpu_dots_name(dots) : "");
+}
+
 opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                               opipe_error *err) {
   opipe_device_info full;
   char model[40] = "CPU";
+  char with[40];
   const cpu_isa isa = cpu_isa_detect();
-  const cpu_dots_kind dots = own_bf16(isa);
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
   (void)self;
@@ -87,9 +101,9 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   full.launch_ns = 300.0;
   full.alignment = CPU_ALIGN_BYTES;
   (void)cpuinfo("model name", model, sizeof model);
-  (void)snprintf(full.name, sizeof full.name, "%s (%s%s%s%s)", model, cpu_isa_name(isa),
-                 cpu_isa_sums_bytes(isa) ? ", vnni" : "", dots != CPU_DOTS_WIDEN ? ", bf16 " : "",
-                 dots != CPU_DOTS_WIDEN ? cpu_dots_name(dots) : "");
+  const int length = describe_kernels(isa, with, sizeof with);
+  (void)snprintf(full.name, sizeof full.name, "%.*s %s", (int)sizeof full.name - 2 - length, model,
+                 with);
   memcpy(io_info, &full, size < known ? size : known);
   return OPIPE_OK;
 }
@@ -112,11 +126,40 @@ static opipe_status read_bf16(const char *value, bool *out_auto, cpu_dots_kind *
   return OPIPE_OK;
 }
 
+/* The same of products of bytes. */
+static opipe_status read_int8(const char *value, bool *out_auto, cpu_bytes_kind *out_kind,
+                              opipe_error *err) {
+  *out_auto = strcmp(value, "auto") == 0;
+  if (*out_auto || cpu_bytes_parse(value, out_kind))
+    return OPIPE_OK;
+  return opipe_fail(err, OPIPE_E_INVALID,
+                    "backend cpu: int8=%s (plain, vnni, tiles, tiles-model or auto)", value);
+}
+
+/* The kernels of a device: of its instruction set, and of bytes beside it. */
+static opipe_status choose_kernels(opipe_device *device, cpu_bytes_kind bytes, opipe_error *err) {
+  device->exec.kernels = cpu_kernels_get(device->isa);
+  if (device->exec.kernels == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "backend cpu: kernels=%s needs instructions that this machine lacks",
+                      cpu_isa_name(device->isa));
+  }
+  device->exec.bytes = cpu_bytes_get(bytes, device->isa);
+  if (device->exec.bytes == NULL) {
+    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
+                      "backend cpu: int8=%s needs instructions that this machine lacks, or other "
+                      "kernels than %s",
+                      cpu_bytes_name(bytes), cpu_isa_name(device->isa));
+  }
+  return OPIPE_OK;
+}
+
 static opipe_status read_options(opipe_device *device, const char *options, opipe_error *err) {
   char key[OPTION_ROOM];
   char value[OPTION_ROOM];
   int more = 0;
-  bool own = true;
+  bool own = true, own_int8 = true;
+  cpu_bytes_kind bytes = CPU_BYTES_PLAIN;
   while ((more = opipe_option_next(&options, key, sizeof key, value, sizeof value)) > 0) {
     if (strcmp(key, "mapped") == 0) {
       if (strcmp(value, "0") != 0 && strcmp(value, "1") != 0)
@@ -124,15 +167,16 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
       device->copies = value[0] == '0';
       continue;
     }
-    if (strcmp(key, "bf16") == 0) {
-      const opipe_status status = read_bf16(value, &own, &device->dots, err);
+    if (strcmp(key, "bf16") == 0 || strcmp(key, "int8") == 0) {
+      const opipe_status status = key[0] == 'b' ? read_bf16(value, &own, &device->dots, err)
+                                                : read_int8(value, &own_int8, &bytes, err);
       if (status < 0)
         return status;
       continue;
     }
     if (strcmp(key, "kernels") != 0) {
       return opipe_fail(err, OPIPE_E_INVALID,
-                        "backend cpu: unknown option '%s' (kernels, mapped, bf16)", key);
+                        "backend cpu: unknown option '%s' (kernels, mapped, bf16, int8)", key);
     }
     if (strcmp(value, "reference") == 0) {
       device->mode = CPU_MODE_REFERENCE;
@@ -145,14 +189,8 @@ static opipe_status read_options(opipe_device *device, const char *options, opip
     return opipe_fail(err, OPIPE_E_INVALID, "backend cpu: options are malformed at '%.40s'",
                       options);
   }
-  device->exec.kernels = cpu_kernels_get(device->isa);
-  if (device->exec.kernels == NULL) {
-    return opipe_fail(err, OPIPE_E_UNSUPPORTED,
-                      "backend cpu: kernels=%s needs instructions that this machine lacks",
-                      cpu_isa_name(device->isa));
-  }
   device->dots = own ? own_bf16(device->isa) : device->dots;
-  return OPIPE_OK;
+  return choose_kernels(device, own_int8 ? cpu_bytes_rule(device->isa) : bytes, err);
 }
 
 static opipe_status start_team(opipe_device *device, uint32_t spin_us, opipe_error *err) {

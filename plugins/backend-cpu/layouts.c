@@ -146,7 +146,7 @@ static void fill_matrices(const opipe_device *device, const cpu_exec *exec, uint
 
 void cpu_layout_fill(const opipe_device *device, const cpu_exec *exec, uint32_t kind,
                      const opipe_param_source *source, const void *dense, void *data) {
-  const cpu_exec alone = {exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(exec);
   if (source->n_bytes == 0)
     return;
   if (kind == CPU_LAYOUT_COPY) {
@@ -228,7 +228,7 @@ static void add_panels_turned(void *ctx, int64_t begin, int64_t end) {
     const int64_t first = panel * CPU_PANEL;
     const int64_t columns = job->n - first < CPU_PANEL ? job->n - first : CPU_PANEL;
     for (int64_t k = 0; k < job->k; k += CPU_PANEL) {
-      const cpu_exec alone = {job->exec->kernels, NULL};
+      const cpu_exec alone = cpu_alone(job->exec);
       const int64_t depth = job->k - k < CPU_PANEL ? job->k - k : CPU_PANEL;
       float *to = job->to + first * job->k + k * CPU_PANEL;
       cpu_transpose(&alone, job->from + first * job->k + k, job->k, columns, depth, block,

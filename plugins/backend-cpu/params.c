@@ -182,7 +182,7 @@ static opipe_status own_dense(opipe_params *params, param_state *state, opipe_er
   if (state->own != NULL)
     return OPIPE_OK;
   CPU_TRY(alloc_bytes(params, n_bytes, &state->own, &state->own_bytes, err));
-  const cpu_exec exec = {params->device->exec.kernels, NULL};
+  const cpu_exec exec = cpu_alone(&params->device->exec);
   cpu_layout_fill(params->device, &exec, CPU_LAYOUT_COPY, &state->source, held, state->own);
   return OPIPE_OK;
 }

@@ -80,7 +80,7 @@ static void export_typed(const cpu_exec *exec, const param_state *state, uint32_
   (void)opipe_shape_elems(source->shape, source->rank, &n);
   for (uint64_t i = 0; i < n; i += CHUNK) {
     const uint64_t count = n - i < CHUNK ? n - i : CHUNK;
-    const cpu_exec alone = {exec->kernels, NULL};
+    const cpu_exec alone = cpu_alone(exec);
     fetch_dense(state, kind, i, count, chunk);
     cpu_convert(&alone, CPU_F32, chunk, cpu_storage_type(source->dtype), half, (int64_t)count);
     memcpy((char *)dst + i * size, half, (size_t)(count * size));

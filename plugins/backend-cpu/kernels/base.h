@@ -4,16 +4,24 @@
 #ifndef OPIPE_BACKEND_CPU_KERNELS_BASE_H_
 #define OPIPE_BACKEND_CPU_KERNELS_BASE_H_
 
+#include "bytes.h"
 #include "isa.h"
 #include "team.h"
 
 enum { CPU_ALIGN_BYTES = 64 };
 
-/* Who computes: the kernels of one instruction set and a team (NULL: the calling thread alone). */
+/* Who computes: the kernels of one instruction set, a team (NULL: the calling thread alone), and
+ * what products of bytes are summed by (NULL: the machine's best beside those kernels). */
 typedef struct cpu_exec {
   const cpu_kernels *kernels;
   cpu_team *team;
+  const cpu_byte_kernels *bytes;
 } cpu_exec;
+
+/* The same without a team. */
+static inline cpu_exec cpu_alone(const cpu_exec *x) {
+  return (cpu_exec){x->kernels, NULL, x->bytes};
+}
 
 /* Storage types that kernels read or write; arithmetic is in fp32. */
 typedef enum cpu_dtype { CPU_F32 = 0, CPU_F16 = 1, CPU_BF16 = 2 } cpu_dtype;

@@ -168,6 +168,7 @@ bool cpu_codes_workspace(int32_t threads, const cpu_codes *form, int64_t m, bool
 
 typedef struct codes_job {
   const cpu_kernels *kernels;
+  const cpu_byte_kernels *bytes;
   cpu_codes_product product;
   int64_t m;
   void *workspace;
@@ -188,7 +189,7 @@ static void codes_task(void *argument, int32_t worker, int32_t workers) {
   if (rows.begin >= rows.end || panels.begin >= panels.end)
     return;
   if (job->product.rounded != NULL) {
-    cpu_bytes_of(job->kernels)->product_codes(&job->product, panels, rows);
+    job->bytes->product_codes(&job->product, panels, rows);
   } else {
     job->kernels->product_codes(&job->product, panels, rows,
                                 (float *)job->workspace + (int64_t)worker * BUFFER_FLOATS);
@@ -199,6 +200,7 @@ void cpu_codes_matmul(const cpu_exec *x, const cpu_codes_args *args) {
   if (args->m == 0 || args->form->n == 0)
     return;
   codes_job job = {.kernels = x->kernels,
+                   .bytes = args->int8 ? cpu_bytes_of(x) : NULL,
                    .product = {.form = args->form,
                                .packed = args->packed,
                                .a = args->a,
@@ -226,7 +228,7 @@ bool cpu_codes_integer_workspace(const cpu_codes *form, int64_t m, uint64_t *out
 }
 
 typedef struct integer_job {
-  const cpu_kernels *kernels;
+  const cpu_byte_kernels *bytes;
   const cpu_codes_integer_args *args;
 } integer_job;
 
@@ -280,13 +282,13 @@ static void integer_task(void *argument, int32_t worker, int32_t workers) {
   cpu_range panels, rows;
   cpu_product_share(job->args->m, job->args->form->n, worker, workers, &panels, &rows);
   if (rows.begin < rows.end && panels.begin < panels.end)
-    cpu_bytes_of(job->kernels)->product_integer(job->args, panels, rows);
+    job->bytes->product_integer(job->args, panels, rows);
 }
 
 void cpu_codes_integer(const cpu_exec *x, const cpu_codes_integer_args *args) {
   if (args->m == 0 || args->form->n == 0)
     return;
-  integer_job job = {x->kernels, args};
+  integer_job job = {cpu_bytes_of(x), args};
   cpu_team *team = cpu_product_team(x, args->m, args->form->n, args->form->k);
   cpu_team_run(args->m > 1 ? team : NULL, signed_task, &job);
   cpu_team_run(team, integer_task, &job);

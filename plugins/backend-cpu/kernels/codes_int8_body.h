@@ -108,6 +108,27 @@ CPU_INLINE void codes_int8_fetch(const codes_place *place, int64_t n_words) {
     v16_prefetch_l2(at + AHEAD);
 }
 
+/* What a row and a block multiply, and add, exact sums by; zero: times the sum of the row's bytes
+ * where there is one zero for all, else that sum. */
+typedef struct codes_int8_row {
+  float scale, zero;
+} codes_int8_row;
+
+CPU_INLINE codes_int8_row codes_int8_row_of(const cpu_codes *form, const char *at) {
+  const codes_row_head *head = (const codes_row_head *)(const void *)at;
+  const bool one = form->zeros == CPU_ZEROS_ONE;
+  return (codes_int8_row){head->scale, one ? (float)-form->zero * head->sum : head->sum};
+}
+
+/* before + an exact sum less its zeros, as a number; zero: negated, where columns have their own.
+ */
+CPU_INLINE v16 codes_int8_add(v16 before, i16 dot, codes_int8_row row, v16 scale, v16 zero,
+                              const bool one) {
+  const v16 exact = i16_to_float(dot), all = v16_set(row.zero);
+  const v16 whole = one ? v16_add(all, exact) : v16_fma(zero, all, exact);
+  return v16_fma(whole, v16_mul(v16_set(row.scale), scale), before);
+}
+
 /* sum[rows][64] += one block, so many vectors of columns at a time. One zero for all is taken off
  * the exact sums at once. */
 CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place,
@@ -117,14 +138,11 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
   const int64_t per_word = 32 / bits, n_words = (place->steps + per_word - 1) / per_word;
   const bool one = form->zeros == CPU_ZEROS_ONE;
   const int8_t *x[CODES_INT8_ROWS];
-  float row_scale[CODES_INT8_ROWS],
-      row_zero[CODES_INT8_ROWS]; /* row_zero: times its sum, where there is one zero */
+  codes_int8_row row[CODES_INT8_ROWS];
   CPU_UNROLL(4)
   for (int r = 0; r < rows; r++) {
-    const codes_row_head *head = (const codes_row_head *)(const void *)(a->head + r * a->stride);
     x[r] = (const int8_t *)(a->bytes + r * a->stride);
-    row_scale[r] = head->scale;
-    row_zero[r] = one ? (float)-form->zero * head->sum : head->sum;
+    row[r] = codes_int8_row_of(form, a->head + r * a->stride);
   }
   for (int64_t first = 0; first < CPU_PANEL; first += 16 * vectors) {
     i16 dot[CODES_SUMS_MOST];
@@ -138,10 +156,7 @@ CPU_INLINE void codes_int8_block(const cpu_codes *form, const codes_place *place
       CPU_UNROLL(4)
       for (int r = 0; r < rows; r++) {
         float *to = sum + r * CPU_PANEL + column;
-        const v16 exact = i16_to_float(dot[r * vectors + v]), all = v16_set(row_zero[r]);
-        const v16 whole = one ? v16_add(all, exact) : v16_fma(zero, all, exact);
-        const v16 both = v16_mul(v16_set(row_scale[r]), scale);
-        v16_store(to, v16_fma(whole, both, v16_load(to)));
+        v16_store(to, codes_int8_add(v16_load(to), dot[r * vectors + v], row[r], scale, zero, one));
       }
     }
   }
@@ -162,34 +177,43 @@ CODES_INT8_EACH(8)
 #define CODES_INT8_TILES(bits) \
   { codes_int8_##bits##_2, codes_int8_##bits##_3, codes_int8_##bits##_4 }
 
-/* 2 to CODES_INT8_MOST rows of one panel, with their epilogue: block by block, so that memory is
- * read once. */
-CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_range rows) {
+/* sum[count][64] += one block of 2 rows or more, in tiles of 2 to 4. */
+CPU_STATIC void codes_int8_rows_of_block(const cpu_codes *form, const codes_place *place,
+                                         const codes_int8_rows *a, int64_t count, float *sum) {
   static const codes_int8_tile all[3][CODES_INT8_ROWS - 1] = {
       CODES_INT8_TILES(2), CODES_INT8_TILES(4), CODES_INT8_TILES(8)};
-  const cpu_codes *form = p->form;
   const codes_int8_tile *tile = all[form->bits == 2 ? 0 : form->bits == 4 ? 1 : 2];
+  const int64_t n_tiles = (count + CODES_INT8_ROWS - 1) / CODES_INT8_ROWS;
+  for (int64_t t = 0, r = 0; t < n_tiles; ++t) {
+    const int64_t height = (count - r + n_tiles - t - 1) / (n_tiles - t);
+    const codes_int8_rows some = {a->head + r * a->stride, a->bytes + r * a->stride, a->stride};
+    tile[height - 2](form, place, &some, sum + r * CPU_PANEL);
+    r += height;
+  }
+}
+
+typedef void (*codes_int8_block_of)(const cpu_codes *form, const codes_place *place,
+                                    const codes_int8_rows *a, int64_t count, float *sum);
+
+/* 2 rows or more of one panel, with their epilogue: block by block, so that memory is read once.
+ * sum: room for them, [rows][64] */
+CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_range rows,
+                                 codes_int8_block_of add, float *sum) {
+  const cpu_codes *form = p->form;
   const int64_t count = rows.end - rows.begin, column = panel * CPU_PANEL;
   const int64_t columns = form->n - column < CPU_PANEL ? form->n - column : CPU_PANEL;
-  const int64_t n_tiles = (count + CODES_INT8_ROWS - 1) / CODES_INT8_ROWS;
   const int64_t per_word = 32 / (int64_t)form->bits, stride = codes_row_bytes(form);
   const char *codes = (const char *)p->packed + panel * codes_panel_bytes(form);
   const char *head = (const char *)p->rounded + rows.begin * stride;
-  const char *bytes = head + codes_row_heads(form);
-  float sum[CODES_INT8_MOST * CPU_PANEL];
+  codes_int8_rows a = {head, head + codes_row_heads(form), stride};
   memset(sum, 0, (size_t)count * CPU_PANEL * sizeof *sum);
   for (int64_t k = 0; k < form->k;) {
     const codes_place place = codes_place_of(form, codes, k, form->k);
     const int64_t n_words = (place.steps + per_word - 1) / per_word;
     codes_int8_fetch(&place, n_words);
-    for (int64_t t = 0, r = 0; t < n_tiles; ++t) {
-      const int64_t height = (count - r + n_tiles - t - 1) / (n_tiles - t);
-      const codes_int8_rows a = {head + r * stride, bytes + r * stride, stride};
-      tile[height - 2](form, &place, &a, sum + r * CPU_PANEL);
-      r += height;
-    }
-    head += sizeof(codes_row_head);
-    bytes += n_words * per_word;
+    add(form, &place, &a, count, sum);
+    a.head += sizeof(codes_row_head);
+    a.bytes += n_words * per_word;
     k += place.steps;
   }
   if (p->epilogue != NULL)
@@ -202,6 +226,7 @@ CPU_STATIC void codes_int8_panel(const cpu_codes_product *p, int64_t panel, cpu_
 
 CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, cpu_range rows) {
   const codes_byte_row row = codes_byte_row_of(p->form);
+  float sum[CODES_INT8_MOST * CPU_PANEL];
   for (int64_t j = panels.begin; j < panels.end; ++j) {
     for (int64_t i = rows.begin; i < rows.end; i += CODES_INT8_MOST) {
       const int64_t left = rows.end - i;
@@ -209,41 +234,21 @@ CPU_STATIC void codes_int8_share(const cpu_codes_product *p, cpu_range panels, c
       if (left == 1)
         row(p, j, i);
       else
-        codes_int8_panel(p, j, (cpu_range){i, end});
+        codes_int8_panel(p, j, (cpu_range){i, end}, codes_int8_rows_of_block, sum);
     }
   }
 }
 
 /* ---- integers by integers ---- */
 
-/* The terms that a column adds: c = dot + base - zero * (the sum of a row). Columns beyond B's are
- * left out. */
-CPU_STATIC void codes_integer_terms(const cpu_codes_integer_args *g, const int32_t *code_sums,
-                                    int64_t first, int64_t columns, uint32_t *base,
-                                    uint32_t *zero) {
-  const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
-  for (int64_t u = 0; u < columns; ++u) {
-    const int64_t z = g->b_zero_each ? first + u : 0;
-    const int32_t of = g->b_zeros == NULL  ? 0
-                       : g->b_zeros_signed ? ((const int8_t *)g->b_zeros)[z]
-                                           : ((const uint8_t *)g->b_zeros)[z];
-    base[u] = above * (uint32_t)code_sums[u];
-    zero[u] = (uint32_t)(g->b_base + of);
-  }
-}
-
-/* Sums of a vector of columns as numbers times their scales. */
-CPU_STATIC void codes_integer_scale(const cpu_codes_integer_args *g, const uint32_t *sums,
-                                    int64_t first, int64_t columns, float *to) {
-  const v16 scale =
-      g->scale_each ? v16_load_part_or(g->scale + first, columns, 0.0f) : v16_set(g->scale[0]);
-  const v16 sum = i16_to_float(i16_from_bits(v16_load((const float *)(const void *)sums)));
-  const v16 number = v16_mul(sum, scale);
-  if (columns < 16)
-    v16_store_part(to, columns, number);
-  else
-    v16_store(to, number);
-}
+/* A panel that is multiplied: its first column and how many it has, and what these add, zero behind
+ * them: c = dot + base - zero * (the sum of a row). scale: of numbers */
+typedef struct codes_integer_panel {
+  const float *words;
+  int64_t first, columns;
+  int32_t base[CPU_PANEL], zero[CPU_PANEL];
+  float scale[CPU_PANEL];
+} codes_integer_panel;
 
 /* Where the numbers of some rows of a panel go. */
 typedef struct codes_integer_place {
@@ -251,102 +256,136 @@ typedef struct codes_integer_place {
   int64_t stride;
 } codes_integer_place;
 
-/* Rows of a vector of columns: c[r][columns], or numbers at `place`, from exact sums. base, zero:
- * of the columns. */
-CPU_STATIC void codes_integer_write(const cpu_codes_integer_args *g, const uint32_t *base,
-                                    const uint32_t *zero, int64_t first, cpu_range rows,
-                                    const int8_t *const *x, const i16 *dot,
-                                    const codes_integer_place *place) {
-  const int64_t left = g->form->n - first, columns = left < 16 ? left : 16;
-  const uint32_t above = (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
-  uint32_t out[16];
-  for (int64_t r = 0; r < rows.end - rows.begin; ++r) {
-    int32_t sum;
-    memcpy(&sum, x[r] - CPU_ALIGN_BYTES, sizeof sum);
-    v16_store((float *)(void *)out, i16_as_float(dot[r * CODES_INT8_VECTORS]));
-    const uint32_t all = (uint32_t)sum + (uint32_t)g->form->k * above;
-    for (int u = 0; u < 16; ++u)
-      out[u] += base[u] - zero[u] * all;
-    if (g->c != NULL) {
-      memcpy(g->c + (rows.begin + r) * g->form->n + first, out, (size_t)columns * sizeof *out);
-    } else {
-      codes_integer_scale(g, out, first, columns,
-                          place->to + r * place->stride + first % CPU_PANEL);
-    }
+/* What is added to every a that is kept as a signed byte to make it a - a_zero. */
+CPU_INLINE uint32_t codes_integer_above(const cpu_codes_integer_args *g) {
+  return (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
+}
+
+CPU_STATIC void codes_integer_panel_of(const cpu_codes_integer_args *g, int64_t panel,
+                                       codes_integer_panel *p) {
+  const char *block = (const char *)g->packed + panel * codes_panel_bytes(g->form);
+  const int32_t *code_sums = (const int32_t *)(const void *)block;
+  *p = (codes_integer_panel){
+      .words = (const float *)(const void *)(block + codes_head_bytes(g->form)),
+      .first = panel * CPU_PANEL};
+  p->columns = g->form->n - p->first < CPU_PANEL ? g->form->n - p->first : CPU_PANEL;
+  for (int64_t u = 0; u < p->columns; ++u) {
+    const int64_t z = g->b_zero_each ? p->first + u : 0;
+    const int32_t of = g->b_zeros == NULL  ? 0
+                       : g->b_zeros_signed ? ((const int8_t *)g->b_zeros)[z]
+                                           : ((const uint8_t *)g->b_zeros)[z];
+    p->base[u] = (int32_t)(codes_integer_above(g) * (uint32_t)code_sums[u]);
+    p->zero[u] = g->b_base + of;
+    p->scale[u] = g->c != NULL ? 0.0f : g->scale[g->scale_each ? p->first + u : 0];
   }
 }
 
-/* A panel that is multiplied. */
-typedef struct codes_integer_panel {
-  const float *words;
-  int64_t first; /* its first column */
-  uint32_t base[CPU_PANEL], zero[CPU_PANEL];
-} codes_integer_panel;
+CPU_INLINE i16 codes_integer_load(const int32_t *from) {
+  return i16_from_bits(v16_load((const float *)(const void *)from));
+}
+
+/* A row of signed bytes, behind its sum. */
+CPU_INLINE const char *codes_integer_row_at(const cpu_codes_integer_args *g, int64_t row) {
+  return (const char *)g->workspace + row * codes_integer_row(g->form) + CPU_ALIGN_BYTES;
+}
+
+/* Vector v of a row's columns: c, or numbers at `to`, from exact sums. */
+CPU_INLINE void codes_integer_write(const cpu_codes_integer_args *g, const codes_integer_panel *p,
+                                    int64_t v, int64_t row, i16 dot, float *to) {
+  const int64_t left = p->columns - v * 16;
+  int32_t sum;
+  memcpy(&sum, codes_integer_row_at(g, row) - CPU_ALIGN_BYTES, sizeof sum);
+  const int32_t all = (int32_t)((uint32_t)sum + (uint32_t)g->form->k * codes_integer_above(g));
+  const i16 off = i16_mul(codes_integer_load(p->zero + v * 16), i16_set(all));
+  const i16 c = i16_sub(i16_add(dot, codes_integer_load(p->base + v * 16)), off);
+  v16 out = v16_mul(i16_to_float(c), v16_load(p->scale + v * 16));
+  if (g->c != NULL) {
+    to = (float *)(void *)(g->c + row * g->form->n + p->first + v * 16);
+    out = i16_as_float(c);
+  }
+  if (left < 16)
+    v16_store_part(to, left, out);
+  else
+    v16_store(to, out);
+}
 
 /* Up to CODES_INTEGER_ROWS rows of CODES_INT8_VECTORS vectors of columns. */
 CPU_STATIC void codes_integer_columns(const cpu_codes_integer_args *g, const codes_integer_panel *p,
                                       int64_t vector, cpu_range rows,
                                       const codes_integer_place *place) {
   enum { V = CODES_INT8_VECTORS, MOST = CODES_INTEGER_ROWS };
-  const cpu_codes *form = g->form;
-  const int64_t row_bytes = codes_integer_row(form), count = rows.end - rows.begin;
-  const int64_t n_words = (form->k + 3) / 4;
+  const int64_t count = rows.end - rows.begin, n_words = (g->form->k + 3) / 4;
   const float *words = p->words + vector * 16;
   const int8_t *x[MOST];
   i16 dot[CODES_SUMS_MOST];
-  for (int64_t r = 0; r < MOST; ++r) {
-    const char *row = (const char *)g->workspace + (rows.begin + (r < count ? r : 0)) * row_bytes;
-    x[r] = (const int8_t *)row + CPU_ALIGN_BYTES;
-  }
+  for (int64_t r = 0; r < MOST; ++r)
+    x[r] = (const int8_t *)codes_integer_row_at(g, rows.begin + (r < count ? r : 0));
   if (count > CODES_INT8_ROWS)
     codes_dots(words, n_words, x, 8, MOST, V, dot);
   else if (count > 1)
     codes_dots(words, n_words, x, 8, CODES_INT8_ROWS, V, dot);
   else
     codes_dots(words, n_words, x, 8, 1, V, dot);
-  for (int64_t v = vector; v < vector + V && p->first + v * 16 < form->n; ++v) {
-    codes_integer_write(g, p->base + v * 16, p->zero + v * 16, p->first + v * 16, rows, x,
-                        dot + (v - vector), place);
+  for (int64_t v = 0; v < V && (vector + v) * 16 < p->columns; ++v) {
+    for (int64_t r = 0; r < count; ++r) {
+      codes_integer_write(g, p, vector + v, rows.begin + r, dot[r * V + v],
+                          place->to + r * place->stride + (vector + v) * 16);
+    }
+  }
+}
+
+/* Numbers of a panel's rows go to `room`, [rows][64], or where they belong. */
+CPU_INLINE codes_integer_place codes_integer_place_of(const cpu_codes_integer_args *g,
+                                                      const codes_integer_panel *p, int64_t row,
+                                                      float *room) {
+  if (g->bytes != NULL || g->numbers == NULL)
+    return (codes_integer_place){room, CPU_PANEL};
+  return (codes_integer_place){g->numbers + row * g->form->n + p->first, g->form->n};
+}
+
+/* The epilogue of some rows of a panel, and their numbers as bytes. */
+CPU_STATIC void codes_integer_finish(const cpu_codes_integer_args *g, const codes_integer_panel *p,
+                                     cpu_range rows, const codes_integer_place *place) {
+  if (g->c == NULL && g->epilogue != NULL) {
+    finish_tile(g->epilogue, rows.begin, p->first, rows.end - rows.begin, p->columns, place->to,
+                place->stride);
+  }
+  for (int64_t r = rows.begin; r < rows.end && g->bytes != NULL; ++r) {
+    const cpu_quantize_args args = {.x = place->to + (r - rows.begin) * place->stride,
+                                    .n = p->columns,
+                                    .scale = g->y_scale,
+                                    .zero = g->y_zero,
+                                    .low = g->y_low,
+                                    .high = g->y_high,
+                                    .y = g->bytes + r * g->form->n + p->first};
+    quantize_share(&args, (cpu_range){0, p->columns});
   }
 }
 
 /* Up to CODES_INTEGER_ROWS rows of a panel, with what follows the sums. */
 CPU_STATIC void codes_integer_rows(const cpu_codes_integer_args *g, const codes_integer_panel *p,
-                                   int64_t columns, cpu_range rows) {
-  const int64_t n = g->form->n, count = rows.end - rows.begin, at = rows.begin * n + p->first;
-  float tile[CODES_INTEGER_ROWS * CPU_PANEL];
-  codes_integer_place place = {tile, CPU_PANEL};
-  if (g->bytes == NULL && g->numbers != NULL)
-    place = (codes_integer_place){g->numbers + at, n};
-  for (int64_t v = 0; v < PANEL_VECTORS && v * 16 < columns; v += CODES_INT8_VECTORS)
+                                   cpu_range rows) {
+  float room[CODES_INTEGER_ROWS * CPU_PANEL];
+  const codes_integer_place place = codes_integer_place_of(g, p, rows.begin, room);
+  for (int64_t v = 0; v * 16 < p->columns; v += CODES_INT8_VECTORS)
     codes_integer_columns(g, p, v, rows, &place);
-  if (g->c == NULL && g->epilogue != NULL)
-    finish_tile(g->epilogue, rows.begin, p->first, count, columns, place.to, place.stride);
-  for (int64_t r = 0; r < count && g->bytes != NULL; ++r) {
-    const cpu_quantize_args args = {.x = tile + r * CPU_PANEL,
-                                    .n = columns,
-                                    .scale = g->y_scale,
-                                    .zero = g->y_zero,
-                                    .low = g->y_low,
-                                    .high = g->y_high,
-                                    .y = g->bytes + at + r * n};
-    quantize_share(&args, (cpu_range){0, columns});
+  codes_integer_finish(g, p, rows, &place);
+}
+
+CPU_STATIC void codes_integer_panel_rows(const cpu_codes_integer_args *g,
+                                         const codes_integer_panel *p, cpu_range rows) {
+  for (int64_t i = rows.begin; i < rows.end; i += CODES_INTEGER_ROWS) {
+    const int64_t end = rows.end - i < CODES_INTEGER_ROWS ? rows.end : i + CODES_INTEGER_ROWS;
+    codes_integer_rows(g, p, (cpu_range){i, end});
   }
 }
 
 CPU_STATIC void codes_integer_share(const cpu_codes_integer_args *g, cpu_range panels,
                                     cpu_range rows) {
-  codes_integer_panel p = {.words = NULL};
+  codes_integer_panel p;
   for (int64_t j = panels.begin; j < panels.end; ++j) {
-    const char *block = (const char *)g->packed + j * codes_panel_bytes(g->form);
-    p.first = j * CPU_PANEL;
-    p.words = (const float *)(const void *)(block + codes_head_bytes(g->form));
-    const int64_t left = g->form->n - p.first, columns = left < CPU_PANEL ? left : CPU_PANEL;
-    codes_integer_terms(g, (const int32_t *)(const void *)block, p.first, columns, p.base, p.zero);
-    for (int64_t i = rows.begin; i < rows.end; i += CODES_INTEGER_ROWS) {
-      const int64_t end = rows.end - i < CODES_INTEGER_ROWS ? rows.end : i + CODES_INTEGER_ROWS;
-      codes_integer_rows(g, &p, columns, (cpu_range){i, end});
-    }
+    codes_integer_panel_of(g, j, &p);
+    codes_integer_panel_rows(g, &p, rows);
   }
 }
 

@@ -1,31 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chain of a product of bf16 on tiles: 32 rows by 64 columns, as two by two tiles of 16 by 16 for
- * each half of the columns. Included by what has the operations on tiles: instructions (AMX), or
- * their model in C (tiles_model.h), both with the numbers of tiles as constants:
- *
- *   tile_configure()         8 tiles of 16 rows of 64 bytes
- *   tile_release()
- *   TILE_ZERO(t)
- *   TILE_LOAD(t, from, bytes between rows)
- *   TILE_STORE(t, to, bytes between rows)
- *   TILE_DOT(c, a, b)        TDPBF16PS: c[16][16] += a[16][32] b[16][16][2]
- *
- * Tiles 0-3 are C (two of rows by two of columns), 4 and 5 A, 6 and 7 B. Rows up to 16 need half.
- */
+ * each half of the columns. Rows up to 16 need half of the tiles. */
 #ifndef OPIPE_BACKEND_CPU_KERNELS_DOTS_TILES_BODY_H_
 #define OPIPE_BACKEND_CPU_KERNELS_DOTS_TILES_BODY_H_
 
 #define DOTS_ROWS 32
 #include "dots_body.h"
+#include "tiles.h"
 
 enum {
-  TILE_EDGE = 16,
   TILE_B_BYTES = CPU_PANEL * 4, /* between rows */
   TILE_C_BYTES = CPU_PANEL * 4
 };
 
 CPU_STATIC void dots_begin(void) {
-  tile_configure();
+  tile_configure(TILE_EDGE, TILE_EDGE, TILE_EDGE);
 }
 
 CPU_STATIC void dots_end(void) {
@@ -47,8 +36,8 @@ CPU_STATIC void tiles_one(const dots_tile *t, int64_t column) {
     TILE_LOAD(4, t->a + k, a_bytes);
     TILE_LOAD(6, b, TILE_B_BYTES);
     TILE_LOAD(7, b + 2 * TILE_EDGE, TILE_B_BYTES);
-    TILE_DOT(0, 4, 6);
-    TILE_DOT(1, 4, 7);
+    TILE_DOT_BF16(0, 4, 6);
+    TILE_DOT_BF16(1, 4, 7);
   }
   TILE_STORE(0, sum, TILE_C_BYTES);
   TILE_STORE(1, sum + TILE_EDGE, TILE_C_BYTES);
@@ -72,12 +61,12 @@ CPU_STATIC void tiles_two(const dots_tile *t, int64_t column) {
   for (int64_t k = 0; k < t->steps; k += CPU_DOTS_STEPS, b += CPU_DOTS_STEPS * CPU_PANEL) {
     TILE_LOAD(4, t->a + k, a_bytes);
     TILE_LOAD(6, b, TILE_B_BYTES);
-    TILE_DOT(0, 4, 6);
+    TILE_DOT_BF16(0, 4, 6);
     TILE_LOAD(7, b + 2 * TILE_EDGE, TILE_B_BYTES);
-    TILE_DOT(1, 4, 7);
+    TILE_DOT_BF16(1, 4, 7);
     TILE_LOAD(5, t->a + TILE_EDGE * t->a_stride + k, a_bytes);
-    TILE_DOT(2, 5, 6);
-    TILE_DOT(3, 5, 7);
+    TILE_DOT_BF16(2, 5, 6);
+    TILE_DOT_BF16(3, 5, 7);
   }
   TILE_STORE(0, sum, TILE_C_BYTES);
   TILE_STORE(1, sum + TILE_EDGE, TILE_C_BYTES);

@@ -27,7 +27,7 @@ static uint64_t saved_state(void) {
   return ((uint64_t)high << 32) | low;
 }
 
-cpu_isa cpu_isa_detect(void) {
+static cpu_isa detect_isa(void) {
   const unsigned osxsave = 1u << 27;
   const unsigned leaf1_avx2 = osxsave | (1u << 12) | (1u << 28) | (1u << 29); /* FMA AVX F16C */
   const unsigned leaf7_avx2 = 1u << 5;
@@ -47,6 +47,31 @@ cpu_isa cpu_isa_detect(void) {
   return CPU_ISA_AVX512;
 }
 
+/* Tiles: the processor has them for this, the system keeps them, and lets this process have their
+ * 8 KiB. */
+static bool tiles_allowed(unsigned use) {
+  const unsigned leaf7 = 1u << 24 | use;    /* AMX-TILE */
+  const uint64_t state = UINT64_C(3) << 17; /* their configuration and data */
+  const long ask = 0x1023, data = 18;       /* ARCH_REQ_XCOMP_PERM */
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & leaf7) == leaf7 &&
+         (saved_state() & state) == state && syscall(SYS_arch_prctl, ask, data) == 0;
+}
+
+/* What is asked is kept: in a guest the instruction costs tens of microseconds. */
+cpu_isa cpu_isa_detect(void) {
+  static _Atomic(unsigned) known; /* 1 more than the answer */
+  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+  if (found == 0) {
+    found = 1 + (unsigned)detect_isa();
+    atomic_store_explicit(&known, found, memory_order_relaxed);
+  }
+  return (cpu_isa)(found - 1);
+}
+
+enum { TILES_BF16 = 1 << 22, TILES_BYTES = 1 << 25 };
+enum { BYTES_ASKED = 1 << 8, BYTES_TILES = 1 << 9 };
+
 /* Bit `isa`: sums of four products of bytes for that instruction set. */
 static unsigned byte_sums(void) {
   unsigned a = 0, b = 0, c = 0, d = 0, found = 0;
@@ -55,27 +80,27 @@ static unsigned byte_sums(void) {
     found |= 1u << CPU_ISA_AVX512;
   if (isa >= CPU_ISA_AVX2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4) != 0)
     found |= 1u << CPU_ISA_AVX2;
+  if ((found & 1u << CPU_ISA_AVX512) != 0 && tiles_allowed(TILES_BYTES))
+    found |= BYTES_TILES;
+  return found;
+}
+
+static unsigned known_byte_sums(void) {
+  static _Atomic(unsigned) known;
+  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
+  if (found == 0) {
+    found = byte_sums() | BYTES_ASKED;
+    atomic_store_explicit(&known, found, memory_order_relaxed);
+  }
   return found;
 }
 
 bool cpu_isa_sums_bytes(cpu_isa isa) {
-  static _Atomic(unsigned) known; /* bit 31: asked; the instruction costs much in a guest */
-  unsigned found = atomic_load_explicit(&known, memory_order_relaxed);
-  if (found == 0) {
-    found = byte_sums() | 1u << 31;
-    atomic_store_explicit(&known, found, memory_order_relaxed);
-  }
-  return (int)isa >= 0 && isa < CPU_ISA_COUNT && (found >> isa & 1u) != 0;
+  return (int)isa >= 0 && isa < CPU_ISA_COUNT && (known_byte_sums() >> isa & 1u) != 0;
 }
 
-/* Tiles: the processor has them, the system keeps them, and lets this process have their 8 KiB. */
-static bool tiles_allowed(void) {
-  const unsigned leaf7 = 1u << 22 | 1u << 24; /* AMX-BF16 AMX-TILE */
-  const uint64_t state = UINT64_C(3) << 17;   /* their configuration and data */
-  const long ask = 0x1023, data = 18;         /* ARCH_REQ_XCOMP_PERM */
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & leaf7) == leaf7 &&
-         (saved_state() & state) == state && syscall(SYS_arch_prctl, ask, data) == 0;
+bool cpu_isa_tiles_bytes(void) {
+  return (known_byte_sums() & BYTES_TILES) != 0;
 }
 
 static void detect_dots(cpu_dots_machine *out) {
@@ -95,7 +120,7 @@ static void detect_dots(cpu_dots_machine *out) {
   if (!out->avx512)
     return;
   out->pairs = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5) != 0;
-  out->tiles = tiles_allowed();
+  out->tiles = tiles_allowed(TILES_BF16);
 }
 
 void cpu_dots_detect(cpu_dots_machine *out) {
@@ -114,12 +139,6 @@ void cpu_dots_detect(cpu_dots_machine *out) {
                             .avx512 = (found & AVX512) != 0,
                             .pairs = (found & PAIRS) != 0,
                             .tiles = (found & TILES) != 0};
-}
-
-const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels) {
-  if (!cpu_isa_sums_bytes(kernels->isa))
-    return &kernels->bytes;
-  return kernels->isa == CPU_ISA_AVX512 ? &cpu_bytes_avx512_vnni : &cpu_bytes_avx2_vnni;
 }
 
 const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
@@ -145,8 +164,8 @@ bool cpu_isa_sums_bytes(cpu_isa isa) {
   return false;
 }
 
-const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels) {
-  return &kernels->bytes;
+bool cpu_isa_tiles_bytes(void) {
+  return false;
 }
 
 const cpu_kernels *cpu_kernels_get(cpu_isa isa) {

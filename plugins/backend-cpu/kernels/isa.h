@@ -29,6 +29,10 @@ const cpu_kernels *cpu_kernels_get(cpu_isa isa);
  * AVX-VNNI)? Kernels of bytes then use them; the bits are the same. Thread: any. */
 bool cpu_isa_sums_bytes(cpu_isa isa);
 
+/* Has it tiles that sum products of bytes (AMX-INT8), and VNNI beside them for few rows? Asks the
+ * system for their registers, which holds for the process. Thread: any. */
+bool cpu_isa_tiles_bytes(void);
+
 /* "portable", "avx2", "avx512"; NULL for other values. */
 const char *cpu_isa_name(cpu_isa isa);
 

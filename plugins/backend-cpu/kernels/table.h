@@ -59,13 +59,13 @@ typedef struct cpu_attention_unit {
   cpu_range heads;
 } cpu_attention_unit;
 
-/* Products of bytes: exact integers, so that whoever computes them gives the same bits. There is a
- * form with instructions for sums of four products (VNNI) beside that of an instruction set. */
-typedef struct cpu_byte_kernels {
+/* Products of bytes: exact integers, so that whoever computes them gives the same bits. There are
+ * kinds (bytes.h) with other instructions beside that of an instruction set. */
+struct cpu_byte_kernels {
   /* The same for rounded rows. */
   void (*product_codes)(const cpu_codes_product *p, cpu_range panels, cpu_range rows);
   void (*product_integer)(const cpu_codes_integer_args *args, cpu_range panels, cpu_range rows);
-} cpu_byte_kernels;
+};
 
 /* Products of bf16 by bf16 of one kind. */
 struct cpu_dots {
@@ -94,7 +94,7 @@ typedef struct cpu_row_sums_args {
 
 struct cpu_kernels {
   cpu_isa isa;
-  cpu_byte_kernels bytes; /* without such instructions; cpu_bytes_of chooses */
+  cpu_byte_kernels bytes; /* CPU_BYTES_PLAIN */
   /* One panel of 64 columns, from column 64 * panel on: out[k][64], missing columns 0. */
   void (*pack_panel)(const cpu_pack_source *source, int64_t panel, float *out);
   /* The same of a source of fp16 or bf16, whose elements stay as they are. */
@@ -172,12 +172,13 @@ void cpu_product_share(int64_t m, int64_t n, int32_t worker, int32_t workers, cp
 /* The team for a product; NULL: it is not worth waking anybody. */
 cpu_team *cpu_product_team(const cpu_exec *x, int64_t m, int64_t n, int64_t k);
 
-/* isa.c: what this machine computes products of bytes with beside `kernels`: by what it has, once
- * for all. */
-const cpu_byte_kernels *cpu_bytes_of(const cpu_kernels *kernels);
+/* bytes.c: what products of bytes are computed with. */
+const cpu_byte_kernels *cpu_bytes_of(const cpu_exec *x);
 
 extern const cpu_byte_kernels cpu_bytes_avx2_vnni;   /* x86-64 only */
 extern const cpu_byte_kernels cpu_bytes_avx512_vnni; /* x86-64 only */
+extern const cpu_byte_kernels cpu_bytes_tiles;       /* x86-64 only */
+extern const cpu_byte_kernels cpu_bytes_tiles_model;
 extern const cpu_dots cpu_dots_pairs_model;
 extern const cpu_dots cpu_dots_tiles_model;
 extern const cpu_dots cpu_dots_pairs; /* x86-64 only */

@@ -137,6 +137,10 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   return CPU_BOTH(i16, _mm256_sub_epi32, a, b);
 }
 
+CPU_INLINE i16 i16_mul(i16 a, i16 b) { /* modulo 2^32 */
+  return CPU_BOTH(i16, _mm256_mullo_epi32, a, b);
+}
+
 CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
   return (i16){_mm256_srai_epi32(a.lo, n), _mm256_srai_epi32(a.hi, n)};
 }

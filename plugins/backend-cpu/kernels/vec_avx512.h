@@ -122,6 +122,10 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   return _mm512_sub_epi32(a, b);
 }
 
+CPU_INLINE i16 i16_mul(i16 a, i16 b) { /* modulo 2^32 */
+  return _mm512_mullo_epi32(a, b);
+}
+
 CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
   return _mm512_srai_epi32(a, (unsigned)n);
 }

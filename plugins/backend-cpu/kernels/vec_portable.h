@@ -175,6 +175,10 @@ CPU_INLINE i16 i16_sub(i16 a, i16 b) {
   CPU_LANES(i16, (int32_t)((uint32_t)a.lane[l] - (uint32_t)b.lane[l]));
 }
 
+CPU_INLINE i16 i16_mul(i16 a, i16 b) { /* modulo 2^32 */
+  CPU_LANES(i16, (int32_t)((uint32_t)a.lane[l] * (uint32_t)b.lane[l]));
+}
+
 CPU_INLINE i16 i16_shift(i16 a, const int n) { /* n places down, the sign kept */
   CPU_LANES(i16, a.lane[l] >> n);
 }

@@ -94,7 +94,7 @@ static void half_chunks(void *ctx, int64_t begin, int64_t end) {
   enum { CHUNK = 2048 };
   const cpu_call *call = ctx;
   const fast_plan *plan = call->plan;
-  const cpu_exec alone = {call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(call->exec);
   const cpu_dtype dtype = cpu_storage_type(call->out[0].dtype);
   _Alignas(CPU_ALIGN_BYTES) float buffer[2][CHUNK];
   for (int64_t first = begin; first < end; first += CHUNK) {

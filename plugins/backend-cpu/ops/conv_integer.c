@@ -317,7 +317,7 @@ static void sum_row(const conv_integer_plan *plan, const float *x, const float *
 static void finish_plane(const cpu_call *call, const cpu_codes_integer_args *how, int64_t c,
                          int64_t plane, float *sums) {
   const conv_integer_plan *plan = call->plan;
-  const cpu_exec alone = {call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(call->exec);
   const int64_t n = plan->window.n_out;
   const float scale = how->scale[how->scale_each ? c : 0];
   const float *bias = fused_operand(call, plan->fusion.bias);
@@ -355,7 +355,7 @@ static void finish_plane(const cpu_call *call, const cpu_codes_integer_args *how
 static void pad_plane(const cpu_call *call, int64_t plane, float *x) {
   const conv_integer_plan *plan = call->plan;
   const cpu_window *w = &plan->window;
-  const cpu_exec alone = {call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(call->exec);
   memset(x, 0, (size_t)(plan->padded[0] * plan->padded[1]) * sizeof *x);
   for (int64_t r = 0; r < w->in[1]; ++r) {
     cpu_dequantize(&alone,

@@ -147,7 +147,7 @@ static void half_units(void *ctx, int64_t begin, int64_t end) {
   const cpu_call *call = job->call;
   const cpu_loop *loop = &plan->loop;
   const uint32_t inner = loop->rank - 1;
-  const cpu_exec alone = {call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(call->exec);
   _Alignas(CPU_ALIGN_BYTES) float buffer[2][HALF_CHUNK];
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t row = unit / job->runs;

@@ -67,7 +67,7 @@ static void REC(step_rows)(void *ctx, int64_t begin, int64_t end) {
   const REC(run) *r = ctx;
   const cpu_rec_plan *plan = r->plan;
   const int64_t n = plan->hidden;
-  const cpu_exec alone = {r->call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(r->call->exec);
   for (int64_t b = begin; b < end; ++b) {
     REAL *a = r->a + b * plan->gates * n, *h = r->h + b * n, *u = r->u + b * n;
     const int64_t length = cpu_rec_length(r->lens, plan, b);

@@ -151,7 +151,7 @@ static void REC(others_again)(const REC(back) * r, const cpu_exec *alone, int64_
 /* Rows of the batch, all their steps; an LSTM's c begins in dc. */
 static void REC(again_rows)(void *ctx, int64_t begin, int64_t end) {
   const REC(back) *r = ctx;
-  const cpu_exec alone = {r->call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(r->call->exec);
   for (int64_t b = begin; b < end; ++b) {
     for (int64_t i = 0; i < r->plan->steps; ++i) {
       const int64_t at = REC(place)(r, i, b);
@@ -291,7 +291,7 @@ static void REC(back_rows)(void *ctx, int64_t begin, int64_t end) {
   const REC(back) *r = ctx;
   const cpu_rec_plan *plan = r->plan;
   const int64_t n = plan->hidden;
-  const cpu_exec alone = {r->call->exec->kernels, NULL};
+  const cpu_exec alone = cpu_alone(r->call->exec);
   for (int64_t b = begin; b < end; ++b) {
     const int64_t at = REC(place)(r, r->i, b);
     REAL *dh = r->dh + b * n;

@@ -180,6 +180,18 @@ static inline opipe_status bt_device(bt_backend *b, const char *options, uint32_
   return b->table->device_open(b->self, &params, out_device, err);
 }
 
+/* Devices that sum products of bytes in every way that there is; a machine without the instructions
+ * refuses with OPIPE_E_UNSUPPORTED. The first is the reference. */
+static const char *const bt_byte_options[] = {"kernels=reference",
+                                              "kernels=portable",
+                                              "kernels=portable,int8=tiles-model",
+                                              "kernels=avx2",
+                                              "kernels=avx2,int8=plain",
+                                              "kernels=avx512",
+                                              "kernels=avx512,int8=plain",
+                                              "kernels=avx512,int8=vnni"};
+enum { BT_BYTE_OPTIONS = sizeof bt_byte_options / sizeof bt_byte_options[0] };
+
 /* ---- compile, bind, run, read back ---- */
 
 typedef struct bt_run {

@@ -12,7 +12,7 @@
 #include "plugins/backend-cpu/kernels/kernels.h"
 #include "tests/support/support.h"
 
-enum { KERNEL_EXECS = 2 * CPU_ISA_COUNT };
+enum { KERNEL_EXECS = 2 * CPU_ISA_COUNT, KERNEL_BYTE_EXECS = 2 * CPU_ISA_COUNT * CPU_BYTES_COUNT };
 
 typedef struct kernel_exec {
   cpu_exec x;
@@ -33,22 +33,43 @@ static inline float *kernel_floats(int64_t n) {
   return kernel_memory((size_t)n * sizeof(float));
 }
 
-/* Every instruction set here with 1 and 2 threads; the teams live until the process ends. */
-static inline int kernel_execs(kernel_exec out[KERNEL_EXECS]) {
-  static cpu_team *pair = NULL;
+static inline cpu_team *kernel_pair(void) {
+  static cpu_team *pair = NULL; /* lives until the process ends */
   if (pair == NULL) {
     cpu_team_options options = {.threads = 2, .spin_ns = 20000};
     if (cpu_team_start(kernel_memory(cpu_team_bytes(2)), &options, &pair) != 0)
       exit(99);
   }
+  return pair;
+}
+
+/* Every instruction set here with 1 and 2 threads. */
+static inline int kernel_execs(kernel_exec out[KERNEL_EXECS]) {
   int n = 0;
   for (int isa = 0; isa < CPU_ISA_COUNT; ++isa) {
     const cpu_kernels *kernels = cpu_kernels_get((cpu_isa)isa);
     for (int threads = 1; kernels != NULL && threads <= 2; ++threads, ++n) {
-      out[n].x = (cpu_exec){kernels, threads == 2 ? pair : NULL};
+      out[n].x = (cpu_exec){kernels, threads == 2 ? kernel_pair() : NULL, NULL};
       snprintf(out[n].name, sizeof out[n].name, "%s, %d thread(s)", cpu_isa_name((cpu_isa)isa),
                threads);
     }
+  }
+  return n;
+}
+
+/* The same with every kind of sums of bytes that each has. */
+static inline int kernel_byte_execs(kernel_exec out[KERNEL_BYTE_EXECS]) {
+  int n = 0;
+  for (int i = 0; i < CPU_ISA_COUNT * CPU_BYTES_COUNT * 2; ++i) {
+    const cpu_isa isa = (cpu_isa)(i / 2 / CPU_BYTES_COUNT);
+    const cpu_bytes_kind kind = (cpu_bytes_kind)(i / 2 % CPU_BYTES_COUNT);
+    const cpu_byte_kernels *bytes = cpu_bytes_get(kind, isa);
+    if (bytes == NULL)
+      continue;
+    out[n].x = (cpu_exec){cpu_kernels_get(isa), i % 2 == 1 ? kernel_pair() : NULL, bytes};
+    snprintf(out[n].name, sizeof out[n].name, "%s, %s, %d thread(s)", cpu_isa_name(isa),
+             cpu_bytes_name(kind), i % 2 + 1);
+    ++n;
   }
   return n;
 }

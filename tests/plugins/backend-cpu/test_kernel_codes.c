@@ -260,8 +260,9 @@ static void plain_int8(const matrix *m, const form_case *c, const float *a, floa
 }
 
 static void check_int8(const kernel_exec *e, const form_case *c) {
-  static const int64_t counts[] = {1, 2, 7, 18}; /* 16 read a panel together, in tiles of 2 to 4 */
-  enum { MOST = 18 };
+  /* 16 read a panel together, in tiles of 2 to 4; 32 on tiles */
+  static const int64_t counts[] = {1, 2, 7, 16, 18, 32, 35, 53};
+  enum { MOST = 53 };
   matrix m;
   make(&e->x, c, &m);
   float *a = kernel_random(MOST * c->k, 5);
@@ -318,9 +319,13 @@ static void test_rows_of_8_bits(void) {
       {515, 64, 256, 8, CPU_BF16, CPU_ZEROS_FLOATS, false, BY_COLUMN},
       {91, 40, 64, 2, CPU_F32, CPU_ZEROS_BYTES, false, BY_COLUMN},
       {530, 66, 16, 2, CPU_F16, CPU_ZEROS_ONE, true, BY_COLUMN},
+      {100, 65, 48, 4, CPU_F32, CPU_ZEROS_FLOATS, true, BY_COLUMN},
+      {200, 20, 80, 4, CPU_F32, CPU_ZEROS_ONE, false, BY_COLUMN},
+      {256, 64, 32, 8, CPU_F16, CPU_ZEROS_BYTES, true, BY_COLUMN},
+      {384, 64, 192, 2, CPU_F32, CPU_ZEROS_BYTES, false, BY_COLUMN},
   };
-  kernel_exec execs[KERNEL_EXECS];
-  const int n = kernel_execs(execs);
+  kernel_exec execs[KERNEL_BYTE_EXECS];
+  const int n = kernel_byte_execs(execs);
   for (int i = 0; i < n; ++i) {
     for (size_t s = 0; s < sizeof cases / sizeof cases[0]; ++s)
       check_int8(&execs[i], &cases[s]);
@@ -330,32 +335,36 @@ static void test_rows_of_8_bits(void) {
 /* The largest numbers of every kind: no sum within a block overflows. */
 static void test_extremes_of_8_bits(void) {
   enum { K = 256, N = 64 };
-  kernel_exec execs[KERNEL_EXECS];
-  const int n = kernel_execs(execs);
-  float a[K], found[N];
+  enum { M = 17 };
+  kernel_exec execs[KERNEL_BYTE_EXECS];
+  const int n = kernel_byte_execs(execs);
+  static float a[M * K], found[M * N];
   for (int i = 0; i < n; ++i) {
     for (uint32_t bits = 2; bits <= 8; bits *= 2) {
       const form_case c = {K, N, K, bits, CPU_F32, CPU_ZEROS_ONE, false, BY_COLUMN};
       matrix m;
       make(&execs[i].x, &c, &m);
-      void *workspace = workspace_of(&execs[i].x, &m.form, 1, true);
+      void *workspace = workspace_of(&execs[i].x, &m.form, M, true);
       memset((char *)m.packed + N * 4, 0xff, (size_t)(K * N) * bits / 8);
       for (int sign = -1; sign <= 1; sign += 2) {
-        for (int k = 0; k < K; ++k)
+        for (int k = 0; k < M * K; ++k)
           a[k] = (float)sign * 127.0f;
         for (int k = 0; k < N; ++k)
           ((float *)m.packed)[k] = 1.0f;
-        cpu_codes_matmul(&execs[i].x, &(cpu_codes_args){.m = 1,
-                                                        .a = a,
-                                                        .a_stride = K,
-                                                        .form = &m.form,
-                                                        .packed = m.packed,
-                                                        .c = found,
-                                                        .c_stride = N,
-                                                        .int8 = true,
-                                                        .workspace = workspace});
-        const float each = (float)((1 << bits) - 1 - m.form.zero);
-        OPI_ASSERT(found[0] == (float)sign * 127.0f * (float)K * each && found[N - 1] == found[0]);
+        for (int64_t r = 1; r <= M; r += M - 1) {
+          cpu_codes_matmul(&execs[i].x, &(cpu_codes_args){.m = r,
+                                                          .a = a,
+                                                          .a_stride = K,
+                                                          .form = &m.form,
+                                                          .packed = m.packed,
+                                                          .c = found,
+                                                          .c_stride = N,
+                                                          .int8 = true,
+                                                          .workspace = workspace});
+          const float each = (float)((1 << bits) - 1 - m.form.zero);
+          OPI_ASSERT(found[0] == (float)sign * 127.0f * (float)K * each &&
+                     found[r * N - 1] == found[0]);
+        }
       }
       free(workspace);
       drop(&m);
@@ -452,9 +461,10 @@ static void check_integers(const kernel_exec *e, int64_t m, int64_t k, int64_t n
 static void test_integers_by_integers(void) {
   static const struct {
     int64_t m, k, n;
-  } shapes[] = {{1, 1, 1}, {1, 300, 130}, {3, 64, 64}, {6, 515, 70}, {40, 33, 17}};
-  kernel_exec execs[KERNEL_EXECS];
-  const int n = kernel_execs(execs);
+  } shapes[] = {{1, 1, 1},    {1, 300, 130}, {3, 64, 64},   {6, 515, 70},
+                {40, 33, 17}, {32, 128, 96}, {35, 191, 64}, {50, 5, 100}};
+  kernel_exec execs[KERNEL_BYTE_EXECS];
+  const int n = kernel_byte_execs(execs);
   for (int i = 0; i < n; ++i) {
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
       for (int types = 0; types < 8; ++types)

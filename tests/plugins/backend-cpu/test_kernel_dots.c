@@ -214,6 +214,7 @@ static void test_model_of_tiles(void) {
   uint16_t a[16][32], b[16][32];
   float c[16][16];
   memset(&t, 0, sizeof t);
+  model_configure(&t, 16, 16, 16);
   for (int r = 0; r < 16; ++r) {
     for (int k = 0; k < 32; ++k) {
       a[r][k] = half(k == 0 ? 16777216.0f : k % 2 != 0 ? (float)(r + 1) : 0.0f);
@@ -225,7 +226,7 @@ static void test_model_of_tiles(void) {
   model_load(&t, 4, a, sizeof a[0]);
   model_load(&t, 6, b, sizeof b[0]);
   model_load(&t, 1, c, sizeof c[0]);
-  model_dot(&t, 1, 4, 6);
+  model_dot_bf16(&t, 1, 4, 6);
   model_store(&t, 1, c, sizeof c[0]);
   for (int r = 0; r < 16; ++r) {
     for (int n = 0; n < 16; ++n) {
@@ -237,6 +238,51 @@ static void test_model_of_tiles(void) {
   model_zero(&t, 1);
   model_store(&t, 1, c, sizeof c[0]);
   OPI_ASSERT(c[0][0] == 0.0f && c[15][15] == 0.0f);
+}
+
+/* Signed by unsigned, modulo 2^32; shapes smaller than a tile, whose rest is left alone; shapes
+ * that do not go together. */
+static void test_model_of_tiles_of_bytes(void) {
+  static model_tiles t;
+  int8_t a[5][12];
+  uint8_t b[3][16][4];
+  int32_t c[6][16], wanted[5][16];
+  memset(&t, 0x5a, sizeof t);
+  model_configure(&t, 5, 0, 3);
+  for (int r = 0; r < 5; ++r) {
+    for (int k = 0; k < 12; ++k)
+      a[r][k] = (int8_t)(k == 0 ? -128 : 17 * r - 11 * k);
+  }
+  for (int k = 0; k < 3; ++k) {
+    for (int n = 0; n < 16; ++n) {
+      for (int i = 0; i < 4; ++i)
+        b[k][n][i] = (uint8_t)(k == 0 && i == 0 ? 255 : 31 * k + 15 * n + i);
+    }
+  }
+  for (int r = 0; r < 6; ++r) {
+    for (int n = 0; n < 16; ++n)
+      c[r][n] = r == 2 ? INT32_MIN : 1000 * r;
+  }
+  for (int r = 0; r < 5; ++r) {
+    for (int n = 0; n < 16; ++n) {
+      uint32_t sum = (uint32_t)c[r][n];
+      for (int k = 0; k < 12; ++k)
+        sum += (uint32_t)(a[r][k] * b[k / 4][n][k % 4]);
+      memcpy(&wanted[r][n], &sum, sizeof sum);
+    }
+  }
+  model_load(&t, 4, a, sizeof a[0]);
+  model_load(&t, 6, b, sizeof b[0]);
+  model_load(&t, 0, c, sizeof c[0]);
+  model_dot_bytes(&t, 0, 4, 6);
+  model_store(&t, 0, c, sizeof c[0]);
+  OPI_ASSERT(memcmp(c, wanted, sizeof wanted) == 0);
+  OPI_ASSERT(c[5][0] == 5000 && c[5][15] == 5000); /* behind the tile's rows */
+  OPI_ASSERT(c[2][0] > 0);                         /* it went round */
+  t.n_rows[6] = 2;
+  model_dot_bytes(&t, 0, 4, 6);
+  model_store(&t, 0, c, sizeof c[0]);
+  OPI_ASSERT(c[0][0] == -1 && c[4][15] == -1);
 }
 
 static void test_names_and_rule(void) {
@@ -269,9 +315,23 @@ static void test_names_and_rule(void) {
   /* instructions that are there agree with their models, or they would not be given out */
   OPI_ASSERT((cpu_dots_get(CPU_DOTS_PAIRS) != NULL) == machine.pairs);
   OPI_ASSERT((cpu_dots_get(CPU_DOTS_TILES) != NULL) == machine.tiles);
+  cpu_bytes_kind bytes = CPU_BYTES_COUNT;
+  for (int i = 0; i < CPU_BYTES_COUNT; ++i) {
+    OPI_ASSERT(cpu_bytes_parse(cpu_bytes_name((cpu_bytes_kind)i), &bytes));
+    OPI_ASSERT_INT(bytes, i);
+  }
+  OPI_ASSERT(!cpu_bytes_parse("amx", &bytes) && cpu_bytes_name(CPU_BYTES_COUNT) == NULL);
+  OPI_ASSERT((cpu_bytes_get(CPU_BYTES_TILES, CPU_ISA_AVX512) != NULL) == cpu_isa_tiles_bytes());
+  OPI_ASSERT(cpu_bytes_get(CPU_BYTES_TILES, CPU_ISA_AVX2) == NULL);
+  OPI_ASSERT_INT(cpu_bytes_rule(CPU_ISA_PORTABLE), CPU_BYTES_PLAIN);
+  OPI_ASSERT_INT(cpu_bytes_rule(CPU_ISA_AVX512), cpu_isa_tiles_bytes() ? CPU_BYTES_TILES
+                                                 : cpu_isa_sums_bytes(CPU_ISA_AVX512)
+                                                     ? CPU_BYTES_VNNI
+                                                     : CPU_BYTES_PLAIN);
   printf("on this machine:%s%s ", machine.pairs ? " pairs" : "", machine.tiles ? " tiles" : "");
 }
 
 OPI_TEST_MAIN("kernel_dots", OPI_TEST(test_model_of_a_pair), OPI_TEST(test_model_of_tiles),
-              OPI_TEST(test_names_and_rule), OPI_TEST(test_products_are_the_plain_loop_bit_for_bit),
+              OPI_TEST(test_model_of_tiles_of_bytes), OPI_TEST(test_names_and_rule),
+              OPI_TEST(test_products_are_the_plain_loop_bit_for_bit),
               OPI_TEST(test_rows_and_accuracy))

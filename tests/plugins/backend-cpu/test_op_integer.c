@@ -135,24 +135,52 @@ static void check(const bt_backend *backend, opipe_device *device, const conv_ca
 }
 
 static void test_conv_integer(void) {
-  static const char *const options[] = {"kernels=reference", "kernels=portable", "kernels=avx2",
-                                        "kernels=avx512"};
   bt_backend backend;
   bt_open(&backend);
-  for (size_t o = 0; o < sizeof options / sizeof options[0]; ++o) {
+  for (int o = 0; o < BT_BYTE_OPTIONS; ++o) {
     for (uint32_t threads = 1; threads <= 2; ++threads) {
       opipe_error err = OPIPE_ERROR_INIT;
       opipe_device *device = NULL;
-      const opipe_status status = bt_device(&backend, options[o], threads, 0, &device, &err);
+      const opipe_status status =
+          bt_device(&backend, bt_byte_options[o], threads, 0, &device, &err);
       if (status == OPIPE_E_UNSUPPORTED)
         continue; /* instructions that this machine lacks */
       OPI_ASSERT_FATAL(status == OPIPE_OK);
       for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
-        check(&backend, device, &cases[i], options[o]);
+        check(&backend, device, &cases[i], bt_byte_options[o]);
       backend.table->device_close(device);
     }
   }
   bt_close(&backend);
 }
 
-OPI_TEST_MAIN("op_integer", OPI_TEST(test_conv_integer))
+/* The option int8= names what is wrong with it. */
+static void test_the_option(void) {
+  static const struct {
+    const char *options;
+    opipe_status status;
+    const char *says;
+  } wrong[] = {{"int8=amx", OPIPE_E_INVALID, "int8=amx (plain, vnni, tiles, tiles-model or auto)"},
+               {"int8=", OPIPE_E_INVALID, "int8= (plain"},
+               {"kernels=portable,int8=vnni", OPIPE_E_UNSUPPORTED, "int8=vnni"},
+               {"kernels=portable,int8=tiles", OPIPE_E_UNSUPPORTED, "than portable"}};
+  static const char *const right[] = {"int8=auto", "int8=plain", "int8=tiles-model",
+                                      "int8=plain,kernels=portable",
+                                      "kernels=reference,int8=plain"};
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_device *device = NULL;
+  bt_backend b;
+  bt_open(&b);
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    OPI_ASSERT_INT(bt_device(&b, wrong[i].options, 1, 0, &device, &err), wrong[i].status);
+    if (strstr(err.message, wrong[i].says) == NULL)
+      OPI_FAIL("%s: %s", wrong[i].options, err.message);
+  }
+  for (size_t i = 0; i < sizeof right / sizeof right[0]; ++i) {
+    OPI_ASSERT_OK_FATAL(bt_device(&b, right[i], 1, 0, &device, &err), &err);
+    b.table->device_close(device);
+  }
+  bt_close(&b);
+}
+
+OPI_TEST_MAIN("op_integer", OPI_TEST(test_conv_integer), OPI_TEST(test_the_option))

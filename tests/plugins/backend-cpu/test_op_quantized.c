@@ -133,7 +133,6 @@ static uint32_t run(const bt_backend *b, const product_case *c, const data *d, c
 }
 
 static void check_case(const bt_backend *b, const product_case *c, const data *d) {
-  static const char *const isas[] = {"kernels=portable", "kernels=avx2", "kernels=avx512"};
   static float wanted[M * N], found[M * N], seen[2][M * N];
   const int number = (int)(c - cases);
   const uint32_t n = run(b, c, d, NULL, 1, 0, found, seen[0]);
@@ -142,12 +141,13 @@ static void check_case(const bt_backend *b, const product_case *c, const data *d
   (void)run(b, c, d, "kernels=reference", 1, 0, wanted, seen[1]);
   OPI_ASSERT(memcmp(found, wanted, sizeof found) == 0);
   OPI_ASSERT(!c->seen || memcmp(seen[0], seen[1], sizeof seen[0]) == 0);
-  for (uint32_t i = 0; i < 12; ++i) {
+  for (uint32_t i = 4; i < 4 * BT_BYTE_OPTIONS; ++i) {
+    const char *options = bt_byte_options[i / 4];
     memset(found, 0xa5, sizeof found);
     const uint32_t flags = i % 4 < 2 ? 0 : OPIPE_COMPILE_NO_FUSE;
-    const bool ran = run(b, c, d, isas[i / 4], 1 + i % 2, flags, found, seen[0]) > 0;
+    const bool ran = run(b, c, d, options, 1 + i % 2, flags, found, seen[0]) > 0;
     if (ran && memcmp(found, wanted, sizeof found) != 0)
-      OPI_FAIL("case %d, %s, run %u: other bits", number, isas[i / 4], i);
+      OPI_FAIL("case %d, %s, run %u: other bits", number, options, i);
   }
 }
 

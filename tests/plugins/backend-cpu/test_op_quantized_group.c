@@ -188,20 +188,19 @@ static void check(const bt_backend *backend, opipe_device *device, const group_c
 }
 
 static void test_groups(void) {
-  static const char *const options[] = {"kernels=reference", "kernels=portable", "kernels=avx2",
-                                        "kernels=avx512"};
   bt_backend backend;
   bt_open(&backend);
-  for (size_t o = 0; o < sizeof options / sizeof options[0]; ++o) {
+  for (int o = 0; o < BT_BYTE_OPTIONS; ++o) {
     for (uint32_t threads = 1; threads <= 2; ++threads) {
       opipe_error err = OPIPE_ERROR_INIT;
       opipe_device *device = NULL;
-      const opipe_status status = bt_device(&backend, options[o], threads, 0, &device, &err);
+      const opipe_status status =
+          bt_device(&backend, bt_byte_options[o], threads, 0, &device, &err);
       if (status == OPIPE_E_UNSUPPORTED)
         continue; /* instructions that this machine lacks */
       OPI_ASSERT_FATAL(status == OPIPE_OK);
       for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
-        check(&backend, device, &cases[i], options[o], o != 0);
+        check(&backend, device, &cases[i], bt_byte_options[o], o != 0);
       backend.table->device_close(device);
     }
   }
