@@ -71,9 +71,9 @@ CPU_INLINE v16 depthwise_finish(const tile_end *e, int64_t x, int64_t n, const i
 /* `count` (at most four) pixels side by side from pixel x on, `taps` (at most 7) and stride
  * constants, dilation 1: every input is read once. `edge`, a constant: fewer pixels, or not all
  * inputs inside; whole, a constant: sixteen channels. */
-CPU_INLINE void depthwise_near(const cpu_conv_last_args *g, const depthwise_slot *f, int64_t x,
-                               int64_t count, const int taps, const int stride, const int whole,
-                               const int edge) {
+CPU_INLINE void depthwise_small(const cpu_conv_last_args *g, const depthwise_slot *f, int64_t x,
+                                int64_t count, const int taps, const int stride, const int whole,
+                                const int edge) {
   const int64_t first = x * stride - g->pad_begin[1], width = g->in_size[1], n = f->n;
   v16 sum[4];
   CPU_UNROLL(4)
@@ -117,22 +117,22 @@ CPU_INLINE void depthwise_line_of(const cpu_conv_last_args *g, const depthwise_s
   for (int64_t x = 0; x < width; x += 4) {
     const int64_t first = x * stride - g->pad_begin[1];
     if (x + 4 <= width && first >= 0 && first + reach < g->in_size[1])
-      depthwise_near(g, f, x, 4, taps, stride, whole, 0);
+      depthwise_small(g, f, x, 4, taps, stride, whole, 0);
     else
-      depthwise_near(g, f, x, width - x, taps, stride, whole, 1);
+      depthwise_small(g, f, x, width - x, taps, stride, whole, 1);
   }
 }
 
-#define CPU_DEPTHWISE_NEAR(taps, stride, whole)                                      \
+#define CPU_DEPTHWISE_SMALL(taps, stride, whole)                                     \
   CPU_STATIC void depthwise_##taps##_##stride##_##whole(const cpu_conv_last_args *g, \
                                                         const depthwise_slot *f) {   \
     depthwise_line_of(g, f, taps, stride, whole);                                    \
   }
-#define CPU_DEPTHWISE_TAPS(taps) \
-  CPU_DEPTHWISE_NEAR(taps, 1, 0) \
-  CPU_DEPTHWISE_NEAR(taps, 1, 1) \
-  CPU_DEPTHWISE_NEAR(taps, 2, 0) \
-  CPU_DEPTHWISE_NEAR(taps, 2, 1)
+#define CPU_DEPTHWISE_TAPS(taps)  \
+  CPU_DEPTHWISE_SMALL(taps, 1, 0) \
+  CPU_DEPTHWISE_SMALL(taps, 1, 1) \
+  CPU_DEPTHWISE_SMALL(taps, 2, 0) \
+  CPU_DEPTHWISE_SMALL(taps, 2, 1)
 #define CPU_DEPTHWISE_NAMES(taps, stride) \
   { depthwise_##taps##_##stride##_0, depthwise_##taps##_##stride##_1 }
 
@@ -151,8 +151,8 @@ static const depthwise_function depthwise_functions[3][2][2] = {
 /* Functions of the kernel; NULL: there are none. */
 CPU_INLINE const depthwise_function *depthwise_of(const cpu_conv_last_args *g) {
   const int64_t taps = g->kernel[1], stride = g->stride[1];
-  const bool near = g->dilation[1] == 1 && stride <= 2 && (taps == 3 || taps == 5 || taps == 7);
-  return near ? depthwise_functions[(taps - 3) / 2][stride - 1] : NULL;
+  const bool small = g->dilation[1] == 1 && stride <= 2 && (taps == 3 || taps == 5 || taps == 7);
+  return small ? depthwise_functions[(taps - 3) / 2][stride - 1] : NULL;
 }
 
 /* One pixel, sixteen channels `vectors` times (a constant), all of them there. */
@@ -225,9 +225,9 @@ CPU_INLINE const float *line_image(const cpu_conv_last_args *g, int64_t line) {
 
 /* A line of output pixels, channels [c, c + n) of a block, by a function for the kernel, sixteen at
  * a time. w: of channel c. */
-CPU_STATIC void depthwise_near_line(const cpu_conv_last_args *g, const cpu_epilogue *e,
-                                    const depthwise_function *functions, const float *w,
-                                    int64_t line, int64_t c, int64_t n) {
+CPU_STATIC void depthwise_small_line(const cpu_conv_last_args *g, const cpu_epilogue *e,
+                                     const depthwise_function *functions, const float *w,
+                                     int64_t line, int64_t c, int64_t n) {
   const int64_t pixel = line * g->out_size[1];
   depthwise_slot f = {.image = line_image(g, line) + c,
                       .w = w,
@@ -273,7 +273,7 @@ CPU_STATIC void depthwise_lines(const cpu_conv_last_args *g, const cpu_epilogue 
     const int64_t n = g->c_in - c < pass ? g->c_in - c : pass;
     for (int64_t line = lines.begin; line < lines.end && n > 0; ++line) {
       if (functions != NULL)
-        depthwise_near_line(g, e, functions, w, line, c, n);
+        depthwise_small_line(g, e, functions, w, line, c, n);
       else
         depthwise_line(g, e, w, line, c, n);
     }

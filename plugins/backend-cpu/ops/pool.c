@@ -94,43 +94,6 @@ static clip clip_axis(const cpu_window *w, int a, int64_t o) {
   return c;
 }
 
-#define MOST_PLANES(NAME, T, LEAST)                                                          \
-  static T NAME##_point(const cpu_window *w, const T *plane, const clip *c0, const clip *c1, \
-                        const clip *c2) {                                                    \
-    T best = LEAST;                                                                          \
-    for (int64_t k0 = c0->begin; k0 < c0->end; ++k0) {                                       \
-      for (int64_t k1 = c1->begin; k1 < c1->end; ++k1) {                                     \
-        const int64_t row =                                                                  \
-            (c0->first + k0 * w->dilation[0]) * w->in[1] + c1->first + k1 * w->dilation[1];  \
-        const T *at = plane + row * w->in[2] + c2->first;                                    \
-        for (int64_t k2 = c2->begin; k2 < c2->end; ++k2) {                                   \
-          const T v = at[k2 * w->dilation[2]];                                               \
-          best = v > best || v != v ? v : best;                                              \
-        }                                                                                    \
-      }                                                                                      \
-    }                                                                                        \
-    return best;                                                                             \
-  }                                                                                          \
-  static void NAME(void *ctx, int64_t begin, int64_t end) {                                  \
-    const cpu_call *call = ctx;                                                              \
-    const cpu_window *w = &((const pool_plan *)call->plan)->window;                          \
-    for (int64_t p = begin; p < end; ++p) {                                                  \
-      const T *in = (const T *)call->in[0].data + p * w->n_in;                               \
-      T *out = (T *)call->out[0].data + p * w->n_out;                                        \
-      for (int64_t o0 = 0; o0 < w->out[0]; ++o0) {                                           \
-        const clip c0 = clip_axis(w, 0, o0);                                                 \
-        for (int64_t o1 = 0; o1 < w->out[1]; ++o1) {                                         \
-          const clip c1 = clip_axis(w, 1, o1);                                               \
-          for (int64_t o2 = 0; o2 < w->out[2]; ++o2, ++out) {                                \
-            const clip c2 = clip_axis(w, 2, o2);                                             \
-            *out = NAME##_point(w, in, &c0, &c1, &c2);                                       \
-          }                                                                                  \
-        }                                                                                    \
-      }                                                                                      \
-    }                                                                                        \
-  }
-MOST_PLANES(most_f32, float, -INFINITY)
-
 /* Output points [*begin, *end) of the last axis whose tap k lies inside. */
 static void points_of_tap(const cpu_window *w, int64_t k, int64_t *begin, int64_t *end) {
   const int64_t stride = w->stride[2], first = k * w->dilation[2] - w->begin[2];
@@ -139,19 +102,22 @@ static void points_of_tap(const cpu_window *w, int64_t k, int64_t *begin, int64_
   *end = *end < w->out[2] ? *end : w->out[2];
 }
 
-/* Bytes have no NaN and one zero, so a row of windows may take its taps in any order: one tap of
- * all windows at a time, in loops that compilers make vectors of where the stride is a constant. */
-#define MOST_BYTES(NAME, T, LEAST)                                                              \
+/* A row of windows at a time: one tap of them all, in loops that compilers make vectors of where
+ * the stride is a constant. Each window takes its taps in their order; the last NaN stays. */
+#define MOST(NAME, T, LEAST)                                                                    \
+  static inline T NAME##_of(T v, T best) {                                                      \
+    return v > best || v != v ? v : best;                                                       \
+  }                                                                                             \
   static void NAME##_tap(const T *restrict from, int64_t n, int64_t stride, T *restrict best) { \
     if (stride == 1) {                                                                          \
       for (int64_t i = 0; i < n; ++i)                                                           \
-        best[i] = from[i] > best[i] ? from[i] : best[i];                                        \
+        best[i] = NAME##_of(from[i], best[i]);                                                  \
     } else if (stride == 2) {                                                                   \
       for (int64_t i = 0; i < n; ++i)                                                           \
-        best[i] = from[2 * i] > best[i] ? from[2 * i] : best[i];                                \
+        best[i] = NAME##_of(from[2 * i], best[i]);                                              \
     } else {                                                                                    \
       for (int64_t i = 0; i < n; ++i)                                                           \
-        best[i] = from[stride * i] > best[i] ? from[stride * i] : best[i];                      \
+        best[i] = NAME##_of(from[stride * i], best[i]);                                         \
     }                                                                                           \
   }                                                                                             \
   static void NAME##_row(const cpu_window *w, const T *plane, int64_t o0, int64_t o1, T *out) { \
@@ -182,8 +148,9 @@ static void points_of_tap(const cpu_window *w, int64_t k, int64_t *begin, int64_
         NAME##_row(w, in, o / w->out[1], o % w->out[1], out);                                   \
     }                                                                                           \
   }
-MOST_BYTES(most_u8, uint8_t, 0)
-MOST_BYTES(most_i8, int8_t, INT8_MIN)
+MOST(most_f32, float, -INFINITY)
+MOST(most_u8, uint8_t, 0)
+MOST(most_i8, int8_t, INT8_MIN)
 
 static opipe_status most_kernel(const cpu_call *call, opipe_error *err) {
   const pool_plan *plan = call->plan;

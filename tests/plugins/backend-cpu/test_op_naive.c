@@ -73,45 +73,64 @@ static void test_loss_over_many_rows(void) {
   }
 }
 
-typedef struct bytes_pool {
+typedef struct pool_case {
   int64_t planes, in[2], kernel[2], stride[2], dilation[2], pad[4]; /* top, left, bottom, right */
-} bytes_pool;
+} pool_case;
 
-static int64_t pooled_size(const bytes_pool *c, int a) {
+static int64_t pooled_size(const pool_case *c, int a) {
   const int64_t span = c->in[a] + c->pad[a] + c->pad[a + 2] - c->dilation[a] * (c->kernel[a] - 1);
   return (span - 1) / c->stride[a] + 1;
 }
 
-static int byte_of(const uint8_t *data, int64_t at, bool is_signed) {
-  return is_signed ? (int8_t)data[at] : data[at];
+static float number_of(uint32_t dtype, const void *data, int64_t at) {
+  return dtype == OPIPE_FLOAT  ? ((const float *)data)[at]
+         : dtype == OPIPE_INT8 ? (float)((const int8_t *)data)[at]
+                               : (float)((const uint8_t *)data)[at];
 }
 
-/* The largest of a window in plain loops. */
-static int pooled_byte(const bytes_pool *c, const uint8_t *plane, int64_t y, int64_t x,
-                       bool is_signed) {
-  int most = is_signed ? INT8_MIN : 0;
+/* Where the largest of a window is, in plain loops: the first of equal ones (zeros of both signs),
+ * the last NaN. */
+static int64_t largest_at(const pool_case *c, uint32_t dtype, const void *data, int64_t plane,
+                          int64_t y, int64_t x) {
+  float most = -INFINITY;
+  int64_t found = -1;
   for (int64_t t = 0; t < c->kernel[0] * c->kernel[1]; ++t) {
     const int64_t i = y * c->stride[0] - c->pad[0] + t / c->kernel[1] * c->dilation[0];
     const int64_t k = x * c->stride[1] - c->pad[1] + t % c->kernel[1] * c->dilation[1];
     if (i < 0 || i >= c->in[0] || k < 0 || k >= c->in[1])
       continue;
-    const int v = byte_of(plane, i * c->in[1] + k, is_signed);
-    most = v > most ? v : most;
+    const int64_t at = (plane * c->in[0] + i) * c->in[1] + k;
+    const float v = number_of(dtype, data, at);
+    if (v > most || isnan(v) || found < 0) {
+      most = v;
+      found = at;
+    }
   }
-  return most;
+  return found;
 }
 
-static void check_bytes_pool(const bytes_pool *c, uint32_t dtype) {
-  enum { MOST = 8192 };
-  static uint8_t in[MOST], out[MOST];
-  const int64_t h = pooled_size(c, 0), w = pooled_size(c, 1);
-  const bool is_signed = dtype == OPIPE_INT8;
+/* Bytes of all values; floats of few, some of them NaN and zeros of both signs. */
+static void fill_pool(uint32_t dtype, void *data, int64_t n) {
+  static const float few[] = {-0.0f, 0.0f, -1.0f, -0.0f, 0.5f, -2.0f, 0.0f, -0.0f};
   opi_test_random random = {11};
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t next = (uint32_t)opi_test_next(&random);
+    if (dtype != OPIPE_FLOAT)
+      ((uint8_t *)data)[i] = (uint8_t)next;
+    else
+      ((float *)data)[i] = next % 61 == 0 ? NAN : few[next / 64 % 8];
+  }
+}
+
+static void check_pool(const pool_case *c, uint32_t dtype) {
+  enum { MOST = 8192 };
+  static float in[MOST], out[MOST]; /* or bytes */
+  const int64_t h = pooled_size(c, 0), w = pooled_size(c, 1);
+  const size_t size = dtype == OPIPE_FLOAT ? sizeof(float) : 1;
   opipe_error err = OPIPE_ERROR_INIT;
   bt_graph g;
   OPI_ASSERT(c->planes * c->in[0] * c->in[1] <= MOST && c->planes * h * w <= MOST);
-  for (int i = 0; i < MOST; ++i)
-    in[i] = (uint8_t)opi_test_next(&random);
+  fill_pool(dtype, in, MOST);
   bt_init(&g);
   const uint32_t x =
       bt_value(&g, OPIPE_VALUE_INPUT, dtype, in, BT_SHAPE(1, c->planes, c->in[0], c->in[1]));
@@ -123,13 +142,14 @@ static void check_bytes_pool(const bytes_pool *c, uint32_t dtype) {
   bt_ints(&g, node, "pads", 4, c->pad);
   OPI_ASSERT_OK(bt_run_once(backend.table, device, &g, OPIPE_COMPILE_POISON, &err), &err);
   for (int64_t i = 0; i < c->planes * h * w; ++i) {
-    const uint8_t *plane = in + i / (h * w) * c->in[0] * c->in[1];
-    OPI_ASSERT_INT(byte_of(out, i, is_signed), pooled_byte(c, plane, i / w % h, i % w, is_signed));
+    const int64_t at = largest_at(c, dtype, in, i / (h * w), i / w % h, i % w);
+    const char *wanted = (const char *)in + (size_t)at * size;
+    OPI_ASSERT(at >= 0 && memcmp((const char *)out + (size_t)i * size, wanted, size) == 0);
   }
 }
 
-static void test_largest_bytes(void) {
-  static const bytes_pool cases[] = {
+static void test_largest_of_windows(void) {
+  static const pool_case cases[] = {
       {3, {24, 24}, {3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
       {2, {9, 50}, {3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {1, {7, 41}, {2, 5}, {3, 3}, {2, 3}, {1, 4, 0, 2}},
@@ -139,8 +159,9 @@ static void test_largest_bytes(void) {
   for (int reference = 0; reference < 2; ++reference) {
     open_device(reference == 0 ? NULL : "kernels=reference");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-      check_bytes_pool(&cases[i], OPIPE_UINT8);
-      check_bytes_pool(&cases[i], OPIPE_INT8);
+      check_pool(&cases[i], OPIPE_UINT8);
+      check_pool(&cases[i], OPIPE_INT8);
+      check_pool(&cases[i], OPIPE_FLOAT);
     }
     close_device();
   }
@@ -321,6 +342,6 @@ static void test_append(void) {
 }
 
 OPI_TEST_MAIN("backend-cpu operators", OPI_TEST(test_append), OPI_TEST(test_loss_over_many_rows),
-              OPI_TEST(test_largest_bytes), OPI_TEST(test_casts_at_the_ends_of_types),
+              OPI_TEST(test_largest_of_windows), OPI_TEST(test_casts_at_the_ends_of_types),
               OPI_TEST(test_integer_arithmetic_never_traps),
               OPI_TEST(test_dropout_repeats_its_mask), OPI_TEST(test_squares_are_exact))
