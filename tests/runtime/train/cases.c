@@ -234,10 +234,10 @@ void kit_schedule_name(const kit_schedule *schedule, uint32_t n_ranks, uint32_t 
 
 const char *kit_constraint(const kit_subject *subject, int64_t rows, const kit_schedule *s,
                            uint32_t n_ranks, uint32_t m) {
-  if ((s->traits & KIT_FOUR) != 0 && n_ranks % 4 != 0)
-    return "which must divide half the 2 stages";
   if (m > rows)
     return "micro-batches of a request of";
+  if ((s->traits & KIT_FOUR) != 0 && n_ranks % 4 != 0)
+    return "which must divide half the 2 stages";
   if ((s->traits & KIT_BUFFERED) != 0 && m < n_ranks)
     return "needs as many micro-batches as stages";
   if ((s->traits & KIT_HALVED) != 0 && rows / m < 2)
