@@ -232,8 +232,8 @@ typedef struct integer_job {
   const cpu_codes_integer_args *args;
 } integer_job;
 
-/* to[i] = from[i] ^ flip; returns the sum of from[i] ^ low as unsigned numbers, eight bytes at a
- * time: in pairs of 16 bits, which hold 128 of them. */
+/* to[i] = from[i] ^ flip, where `to` may be `from`; returns the sum of from[i] ^ low as unsigned
+ * numbers, eight bytes at a time: in pairs of 16 bits, which hold 128 of them. */
 static uint32_t flip_bytes(const uint8_t *from, int64_t n, uint8_t flip, uint8_t low, uint8_t *to) {
   enum { WORD = 8, HELD = 128 };
   const uint64_t ones = UINT64_C(0x0101010101010101), even = UINT64_C(0x00ff00ff00ff00ff);
@@ -252,10 +252,21 @@ static uint32_t flip_bytes(const uint8_t *from, int64_t n, uint8_t flip, uint8_t
       sum += (uint32_t)(pairs >> 16 * k & 0xffffu);
   }
   for (; i < n; ++i) {
-    to[i] = from[i] ^ flip;
-    sum += (uint32_t)(from[i] ^ low);
+    const uint8_t byte = from[i];
+    to[i] = byte ^ flip;
+    sum += (uint32_t)(byte ^ low);
   }
   return sum;
+}
+
+int64_t cpu_codes_integer_row(const cpu_codes *form) {
+  return codes_integer_row(form);
+}
+
+int32_t cpu_signed_bytes(const void *from, bool is_signed, int64_t n, void *to) {
+  const uint8_t flip = is_signed ? 0 : 0x80;
+  const uint32_t raised = flip_bytes(from, n, flip, flip ^ 0x80, to); /* each by 128 */
+  return (int32_t)(raised - UINT32_C(128) * (uint32_t)n);
 }
 
 /* Rows of A as signed bytes behind their sums. */
@@ -263,15 +274,11 @@ static void signed_task(void *argument, int32_t worker, int32_t workers) {
   const integer_job *job = argument;
   const cpu_codes_integer_args *g = job->args;
   const int64_t k = g->form->k, row = codes_integer_row(g->form);
-  const uint8_t flip = g->a_signed ? 0 : 0x80;
   cpu_range rows;
   cpu_team_share(g->m, worker, workers, &rows.begin, &rows.end);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const uint8_t *a = (const uint8_t *)g->a + r * k;
-    char *to = (char *)g->workspace + r * row;
-    uint8_t *bytes = (uint8_t *)to + CPU_ALIGN_BYTES;
-    const uint32_t raised = flip_bytes(a, k, flip, flip ^ 0x80, bytes); /* each by 128 */
-    const int32_t sum = (int32_t)(raised - UINT32_C(128) * (uint32_t)k);
+    char *to = (char *)g->workspace + r * row, *bytes = to + CPU_ALIGN_BYTES;
+    const int32_t sum = cpu_signed_bytes((const char *)g->a + r * k, g->a_signed, k, bytes);
     memset(bytes + k, 0, (size_t)(row - CPU_ALIGN_BYTES - k));
     memcpy(to, &sum, sizeof sum);
   }
@@ -290,6 +297,7 @@ void cpu_codes_integer(const cpu_exec *x, const cpu_codes_integer_args *args) {
     return;
   integer_job job = {cpu_bytes_of(x), args};
   cpu_team *team = cpu_product_team(x, args->m, args->form->n, args->form->k);
-  cpu_team_run(args->m > 1 ? team : NULL, signed_task, &job);
+  if (args->a != NULL)
+    cpu_team_run(args->m > 1 ? team : NULL, signed_task, &job);
   cpu_team_run(team, integer_task, &job);
 }

@@ -86,7 +86,7 @@ void cpu_codes_matmul(const cpu_exec *x, const cpu_codes_args *args);
  * those as integers of 8 bits again: cpu_quantize. */
 typedef struct cpu_codes_integer_args {
   int64_t m;
-  const void *a; /* [M,K] int8 or uint8 */
+  const void *a; /* [M,K] int8 or uint8; NULL: the caller has made rows in the workspace */
   bool a_signed;
   int32_t a_zero;
   const cpu_codes *form;
@@ -105,6 +105,15 @@ typedef struct cpu_codes_integer_args {
 } cpu_codes_integer_args;
 
 bool cpu_codes_integer_workspace(const cpu_codes *form, int64_t m, uint64_t *out_bytes);
+
+/* Bytes of a row of A in the workspace: the sum of its signed bytes, int32, in the first
+ * CPU_ALIGN_BYTES; the K signed bytes; zeros. */
+int64_t cpu_codes_integer_row(const cpu_codes *form);
+
+/* to[n] = from[n] as signed bytes (unsigned ones less 128), which may be the same; returns their
+ * sum modulo 2^32. */
+int32_t cpu_signed_bytes(const void *from, bool is_signed, int64_t n, void *to);
+
 void cpu_codes_integer(const cpu_exec *x, const cpu_codes_integer_args *args);
 
 #endif

@@ -57,7 +57,7 @@ static inline int64_t codes_row_bytes(const cpu_codes *form) {
   return codes_row_heads(form) + (form->k + CPU_ALIGN_BYTES) / CPU_ALIGN_BYTES * CPU_ALIGN_BYTES;
 }
 
-/* Bytes of a row of integers: its sum, int32, in the first CPU_ALIGN_BYTES, then whole words. */
+/* cpu_codes_integer_row */
 static inline int64_t codes_integer_row(const cpu_codes *form) {
   return CPU_ALIGN_BYTES + (form->k + CPU_ALIGN_BYTES - 1) / CPU_ALIGN_BYTES * CPU_ALIGN_BYTES;
 }

@@ -2,9 +2,10 @@
 /* ConvInteger: int32 sums of products of 8-bit integers less their zero points, modulo 2^32; what
  * lies beyond the edge is the zero point and adds nothing.
  *
- *   packed  W a parameter, one group: an image with channels last, some pixels at a time, the
- *           window of each as a row of bytes, by W's packed codes (codes.h); fused with what makes
- *           the sums numbers, bias, activation, integers of 8 bits again
+ *   packed  W a parameter, one group: some pixels at a time, the window of each as a row of signed
+ *           bytes, by W's packed codes (codes.h); fused with what makes the sums numbers, bias,
+ *           activation, integers of 8 bits again. Windows of more than their pixel are gathered
+ *           from the image with channels last, signed, with a sum for each pixel
  *   depthwise  one or two axes: differences and products in fp32, where such sums are exact
  *   plain   everything else
  */
@@ -22,10 +23,11 @@ typedef struct conv_integer_plan {
   cpu_fusion fusion;
   cpu_codes form; /* packed: [taps * c_in, c_out] */
   int32_t w_base;
-  int64_t pixels;                        /* at once */
-  bool pointwise;                        /* windows are pixels */
-  int64_t padded[2], share;              /* depthwise: extents with borders, planes a thread */
-  uint64_t rows_at, sums_at, scratch_at; /* in the workspace, behind the image */
+  int64_t pixels;           /* at once */
+  bool pointwise;           /* windows are pixels */
+  int64_t padded[2], share; /* depthwise: extents with borders, planes a thread */
+  /* In the workspace, behind the image: sums of pixels, results, rows (depthwise: of a thread). */
+  uint64_t pixels_at, results_at, rows_at;
 } conv_integer_plan;
 
 static int32_t byte_at(const cpu_tensor *t, int64_t at) {
@@ -142,64 +144,106 @@ typedef struct block {
   int64_t image, pixel, pixels; /* [pixel, pixel + pixels) of an image */
 } block;
 
-/* Pixels of an image, channels last; units of 64 pixels. */
+/* Channels of pixels [first, first + n) of the image, `stride` bytes from one pixel to the next, as
+ * signed bytes; sums: of each, as far apart as the channels, or of neighbours. */
+static void turn_pixels(const block *b, int64_t first, int64_t n, uint8_t *to, int64_t stride,
+                        char *sums, int64_t sum_stride) {
+  const conv_integer_plan *plan = b->call->plan;
+  const int64_t n_in = plan->window.n_in, c = plan->c_in;
+  const uint8_t *image = (const uint8_t *)b->call->in[0].data + b->image * c * n_in;
+  const bool is_signed = b->call->in[0].dtype == OPIPE_INT8;
+  turn_bytes(image + first, n_in, c, n, to, stride);
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t sum = cpu_signed_bytes(to + i * stride, is_signed, c, to + i * stride);
+    memcpy(sums + i * sum_stride, &sum, sizeof sum);
+  }
+}
+
+/* Pixels of the image, in units of 64. */
 enum { UNIT = 64 };
 static void turn_image(void *ctx, int64_t begin, int64_t end) {
   const block *b = ctx;
   const conv_integer_plan *plan = b->call->plan;
   const int64_t n = plan->window.n_in, first = begin * UNIT;
   const int64_t last = end * UNIT < n ? end * UNIT : n;
-  const uint8_t *image = (const uint8_t *)b->call->in[0].data + b->image * plan->c_in * n;
-  turn_bytes(image + first, n, plan->c_in, last - first,
-             (uint8_t *)b->call->workspace + first * plan->c_in, plan->c_in);
+  char *sums = (char *)b->call->workspace + plan->pixels_at;
+  turn_pixels(b, first, last - first, (uint8_t *)b->call->workspace + first * plan->c_in,
+              plan->c_in, sums + first * (int64_t)sizeof(int32_t), sizeof(int32_t));
 }
 
-/* One row of a window, taps of the last axis side by side; `at`: where the row begins among the
- * pixels of the image, which is beyond the edge where it is negative. */
-static uint8_t *put_taps(const conv_integer_plan *plan, const uint8_t *image, int64_t at,
-                         int64_t first, uint8_t zero, uint8_t *to) {
+/* Row r of the kernel, its end zero. */
+static uint8_t *row_of(const block *b, int64_t r) {
+  const conv_integer_plan *plan = b->call->plan;
+  const int64_t stride = cpu_codes_integer_row(&plan->form), used = CPU_ALIGN_BYTES + plan->form.k;
+  uint8_t *row = (uint8_t *)b->call->workspace + plan->rows_at + (uint64_t)(r * stride);
+  memset(row + used, 0, (size_t)(stride - used));
+  return row;
+}
+
+/* Pixels that are windows become rows, in units of 64. */
+static void turn_rows(void *ctx, int64_t begin, int64_t end) {
+  const block *b = ctx;
+  const conv_integer_plan *plan = b->call->plan;
+  const int64_t stride = cpu_codes_integer_row(&plan->form), first = begin * UNIT;
+  const int64_t last = end * UNIT < b->pixels ? end * UNIT : b->pixels;
+  for (int64_t r = last; r-- > first;)
+    (void)row_of(b, r);
+  uint8_t *row = row_of(b, first);
+  turn_pixels(b, b->pixel + first, last - first, row + CPU_ALIGN_BYTES, stride, (char *)row,
+              stride);
+}
+
+/* A row of a window: taps of the last axis side by side, of pixels from `first` on of a line of the
+ * image (NULL: beyond the edge) with its pixels' sums. Adds to *io_sum, and returns the end. */
+static uint8_t *put_taps(const conv_integer_plan *plan, const uint8_t *line, const int32_t *sums,
+                         int64_t first, int8_t zero, uint8_t *to, uint32_t *io_sum) {
   const cpu_window *w = &plan->window;
-  const int64_t c = plan->c_in, taps = w->kernel[2];
-  if (at >= 0 && w->dilation[2] == 1) {
-    int64_t before = first < 0 ? -first : 0, behind = first + taps - w->in[2];
-    before = before < taps ? before : taps;
-    behind = behind < 0 ? 0 : behind < taps - before ? behind : taps - before;
-    memset(to, zero, (size_t)(before * c));
-    memcpy(to + before * c, image + (at + first + before) * c,
-           (size_t)((taps - before - behind) * c));
-    memset(to + (taps - behind) * c, zero, (size_t)(behind * c));
+  const int64_t c = plan->c_in, taps = w->kernel[2], step = w->dilation[2];
+  if (line != NULL && step == 1 && first >= 0 && first + taps <= w->in[2]) {
+    for (int64_t k = 0; k < taps; ++k)
+      *io_sum += (uint32_t)sums[first + k];
+    memcpy(to, line + first * c, (size_t)(taps * c));
     return to + taps * c;
   }
   for (int64_t k = 0; k < taps; ++k, to += c) {
-    const int64_t i = first + k * w->dilation[2];
-    if (at < 0 || i < 0 || i >= w->in[2])
+    const int64_t i = first + k * step;
+    if (line == NULL || i < 0 || i >= w->in[2]) {
       memset(to, zero, (size_t)c);
-    else
-      memcpy(to, image + (at + i) * c, (size_t)c);
+      *io_sum += (uint32_t)(zero * c);
+    } else {
+      memcpy(to, line + i * c, (size_t)c);
+      *io_sum += (uint32_t)sums[i];
+    }
   }
   return to;
 }
 
-/* Windows of some pixels: rows of taps * c_in bytes. */
+/* Windows of some pixels as rows. */
 static void gather_windows(void *ctx, int64_t begin, int64_t end) {
   const block *b = ctx;
   const conv_integer_plan *plan = b->call->plan;
   const cpu_window *w = &plan->window;
   const uint8_t *image = b->call->workspace;
-  const uint8_t zero = (uint8_t)zero_at(b->call, 2, 0);
+  const int32_t *sums = (const int32_t *)(const void *)(image + plan->pixels_at);
+  const int8_t zero =
+      (int8_t)(zero_at(b->call, 2, 0) - (b->call->in[0].dtype == OPIPE_INT8 ? 0 : 128));
   for (int64_t r = begin; r < end; ++r) {
     const int64_t o = b->pixel + r, o1 = o / w->out[2] % w->out[1], o2 = o % w->out[2];
     const int64_t i0 = o / w->out[2] / w->out[1] * w->stride[0] - w->begin[0];
     const int64_t i1 = o1 * w->stride[1] - w->begin[1], i2 = o2 * w->stride[2] - w->begin[2];
-    uint8_t *to = (uint8_t *)b->call->workspace + plan->rows_at + r * plan->form.k;
+    uint8_t *row = row_of(b, r), *to = row + CPU_ALIGN_BYTES;
+    uint32_t sum = 0;
     for (int64_t k0 = 0; k0 < w->kernel[0]; ++k0) {
       const int64_t at0 = i0 + k0 * w->dilation[0];
       for (int64_t k1 = 0; k1 < w->kernel[1]; ++k1) {
         const int64_t at1 = i1 + k1 * w->dilation[1];
         const bool in = at0 >= 0 && at0 < w->in[0] && at1 >= 0 && at1 < w->in[1];
-        to = put_taps(plan, image, in ? (at0 * w->in[1] + at1) * w->in[2] : -1, i2, zero, to);
+        const int64_t at = (at0 * w->in[1] + at1) * w->in[2];
+        to = put_taps(plan, in ? image + at * plan->c_in : NULL, in ? sums + at : NULL, i2, zero,
+                      to, &sum);
       }
     }
+    memcpy(row, &sum, sizeof sum);
   }
 }
 
@@ -207,7 +251,7 @@ static void gather_windows(void *ctx, int64_t begin, int64_t end) {
 static void scatter(void *ctx, int64_t begin, int64_t end) {
   const block *b = ctx;
   const conv_integer_plan *plan = b->call->plan;
-  const char *from = (const char *)b->call->workspace + plan->sums_at;
+  const char *from = (const char *)b->call->workspace + plan->results_at;
   const int64_t first = b->image * plan->c_out * plan->window.n_out + b->pixel;
   if (plan->fusion.y_scale >= 0) {
     turn_bytes((const uint8_t *)from + begin, plan->c_out, b->pixels, end - begin,
@@ -234,7 +278,7 @@ static void set_args(const cpu_call *call, const cpu_epilogue *epilogue,
   const conv_integer_plan *plan = call->plan;
   const cpu_fusion *fusion = &plan->fusion;
   const cpu_tensor *zeros = plan->n_in > 3 ? &call->in[3] : NULL;
-  void *results = (char *)call->workspace + plan->sums_at;
+  void *results = (char *)call->workspace + plan->results_at;
   *args = (cpu_codes_integer_args){
       .a_signed = call->in[0].dtype == OPIPE_INT8,
       .a_zero = zero_at(call, 2, 0),
@@ -250,7 +294,7 @@ static void set_args(const cpu_call *call, const cpu_epilogue *epilogue,
       .scale = fusion->scale < 0 ? &one : call->in[fusion->scale].data,
       .scale_each = fusion->scale >= 0 && call->in[fusion->scale].n != 1,
       .epilogue = epilogue,
-      .workspace = (char *)call->workspace + plan->scratch_at,
+      .workspace = (char *)call->workspace + plan->rows_at,
   };
   cpu_fused_quantization(call, fusion, args);
 }
@@ -266,15 +310,17 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
   set_args(call, &epilogue, &args);
   for (int64_t i = 0; i < plan->images; ++i) {
     block b = {call, i, 0, 0};
-    cpu_parallel(call->exec, (w->n_in + UNIT - 1) / UNIT, w->n_in * plan->c_in, turn_image, &b);
+    if (!plan->pointwise)
+      cpu_parallel(call->exec, (w->n_in + UNIT - 1) / UNIT, w->n_in * plan->c_in, turn_image, &b);
     for (int64_t o = 0; o < w->n_out; o += plan->pixels) {
       const int64_t left = w->n_out - o;
       b.pixel = o;
       b.pixels = left < plan->pixels ? left : plan->pixels;
       args.m = b.pixels;
-      args.a = (const char *)call->workspace +
-               (plan->pointwise ? (uint64_t)(o * plan->c_in) : plan->rows_at);
-      if (!plan->pointwise)
+      if (plan->pointwise)
+        cpu_parallel(call->exec, (b.pixels + UNIT - 1) / UNIT, b.pixels * plan->c_in, turn_rows,
+                     &b);
+      else
         cpu_parallel(call->exec, b.pixels, b.pixels * plan->form.k, gather_windows, &b);
       cpu_codes_integer(call->exec, &args);
       cpu_parallel(call->exec, plan->c_out, b.pixels * plan->c_out, scatter, &b);
@@ -440,8 +486,7 @@ bool cpu_conv_integer_packs(const opipe_node *node, const opipe_value *w, uint32
          (w->dtype == OPIPE_INT8 || w->dtype == OPIPE_UINT8) && (flags & OPIPE_COMPILE_OWNED) == 0;
 }
 
-/* Where what lies in the workspace: the image with channels last, windows, results, the kernel's.
- */
+/* Where what lies in the workspace. */
 static void lay_out(conv_integer_plan *plan, int64_t k) {
   const cpu_window *w = &plan->window;
   const int64_t fit = BLOCK_BYTES / (k + plan->c_out * 4);
@@ -451,12 +496,11 @@ static void lay_out(conv_integer_plan *plan, int64_t k) {
                     w->stride[1] == 1 && w->stride[2] == 1;
   for (int a = 0; a < 3; ++a)
     plan->pointwise = plan->pointwise && w->begin[a] == 0 && w->in[a] == w->out[a];
-  plan->rows_at = cpu_align_up((uint64_t)(w->n_in * plan->c_in), CPU_ALIGN_BYTES);
-  plan->sums_at =
-      plan->rows_at +
-      (plan->pointwise ? 0 : cpu_align_up((uint64_t)(plan->pixels * k), CPU_ALIGN_BYTES));
-  plan->scratch_at =
-      plan->sums_at + cpu_align_up((uint64_t)(plan->pixels * plan->c_out) * 4, CPU_ALIGN_BYTES);
+  const uint64_t pixels = plan->pointwise ? 0 : (uint64_t)w->n_in;
+  plan->pixels_at = cpu_align_up(pixels * (uint64_t)plan->c_in, CPU_ALIGN_BYTES);
+  plan->results_at = plan->pixels_at + cpu_align_up(pixels * sizeof(int32_t), CPU_ALIGN_BYTES);
+  plan->rows_at =
+      plan->results_at + cpu_align_up((uint64_t)(plan->pixels * plan->c_out) * 4, CPU_ALIGN_BYTES);
 }
 
 /* The matrix for the packed kernel, and room; false: not for it. */
@@ -484,7 +528,7 @@ static bool plan_packed(cpu_prep *p, conv_integer_plan *plan) {
     return false;
   p->step->matrix = matrix;
   p->step->in[1].layout = CPU_LAYOUT_CODES;
-  cpu_want_workspace(p, plan->scratch_at + bytes);
+  cpu_want_workspace(p, plan->rows_at + bytes);
   return true;
 }
 
