@@ -206,7 +206,7 @@ def machine():
         lines = [line.split(":", 1) for line in file if ":" in line]
     about = {key.strip(): value.strip() for key, value in lines}
     flags = about.get("flags", "").split()
-    isa = [f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16") if f in flags]
+    isa = [f for f in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16") if f in flags]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     name = f"{about.get('model name', platform.machine())} family {about.get('cpu family', '?')}"
     return {

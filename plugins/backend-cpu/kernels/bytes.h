@@ -9,7 +9,7 @@
 #include "isa.h"
 
 typedef enum cpu_bytes_kind {
-  CPU_BYTES_PLAIN = 0,       /* what the instruction set has */
+  CPU_BYTES_PLAIN = 0,       /* of the instruction set itself */
   CPU_BYTES_TILES_MODEL = 1, /* tiles in C: slow, on every machine */
   CPU_BYTES_VNNI = 2,        /* four products at once: AVX512-VNNI, AVX-VNNI */
   CPU_BYTES_TILES = 3,       /* AMX-INT8; few rows by VNNI */

@@ -108,8 +108,8 @@ CPU_INLINE void codes_int8_fetch(const codes_place *place, int64_t n_words) {
     v16_prefetch_l2(at + AHEAD);
 }
 
-/* What a row and a block multiply, and add, exact sums by; zero: times the sum of the row's bytes
- * where there is one zero for all, else that sum. */
+/* A row's scale in a block and, for zeros, the sum of its bytes, already times the zero where all
+ * columns have the same. */
 typedef struct codes_int8_row {
   float scale, zero;
 } codes_int8_row;
@@ -256,7 +256,7 @@ typedef struct codes_integer_place {
   int64_t stride;
 } codes_integer_place;
 
-/* What is added to every a that is kept as a signed byte to make it a - a_zero. */
+/* A signed byte of a row plus this is a - a_zero. */
 CPU_INLINE uint32_t codes_integer_above(const cpu_codes_integer_args *g) {
   return (uint32_t)((g->a_signed ? 0 : 128) - g->a_zero);
 }

@@ -58,7 +58,7 @@ static bool tiles_allowed(unsigned use) {
          (saved_state() & state) == state && syscall(SYS_arch_prctl, ask, data) == 0;
 }
 
-/* What is asked is kept: in a guest the instruction costs tens of microseconds. */
+/* The answer is kept: in a guest CPUID costs tens of microseconds. */
 cpu_isa cpu_isa_detect(void) {
   static _Atomic(unsigned) known; /* 1 more than the answer */
   unsigned found = atomic_load_explicit(&known, memory_order_relaxed);

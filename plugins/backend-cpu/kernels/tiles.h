@@ -27,7 +27,7 @@ enum { TILE_EDGE = 16 };
 static _Thread_local model_tiles tile_model;
 
 CPU_STATIC void tile_configure(int upper, int lower, int depth) {
-  memset(&tile_model, 0xff, sizeof tile_model); /* what nobody has set shows: NaN, or -1 */
+  memset(&tile_model, 0xff, sizeof tile_model); /* NaN, or -1: reading what nobody has set shows */
   model_configure(&tile_model, upper, lower, depth);
 }
 

@@ -55,7 +55,7 @@ static inline void model_configure(model_tiles *t, int upper, int lower, int dep
   }
 }
 
-/* What a tile does not have becomes zero. */
+/* Rows and bytes beyond the tile's shape become zero. */
 static inline void model_load(model_tiles *t, int tile, const void *from, int64_t stride) {
   model_zero(t, tile);
   for (int r = 0; r < t->n_rows[tile]; ++r)

@@ -317,11 +317,12 @@ static opipe_status packed_kernel(const cpu_call *call, opipe_error *err) {
       b.pixel = o;
       b.pixels = left < plan->pixels ? left : plan->pixels;
       args.m = b.pixels;
-      if (plan->pointwise)
+      if (plan->pointwise) {
         cpu_parallel(call->exec, (b.pixels + UNIT - 1) / UNIT, b.pixels * plan->c_in, turn_rows,
                      &b);
-      else
+      } else {
         cpu_parallel(call->exec, b.pixels, b.pixels * plan->form.k, gather_windows, &b);
+      }
       cpu_codes_integer(call->exec, &args);
       cpu_parallel(call->exec, plan->c_out, b.pixels * plan->c_out, scatter, &b);
     }
