@@ -109,13 +109,14 @@ CPU_STATIC int64_t tiles_depth(const cpu_codes *form) { /* words of a row of A's
 
 /* out[n_words * 8 / bits][64] = words of single codes; bits is a constant, 2 or 4. */
 CPU_INLINE void tiles_unpack(const float *words, int64_t n_words, const int bits, float *out) {
+  const int planes = 8 / bits;
   const uint32_t mask = bits == 2 ? UINT32_C(0x03030303) : UINT32_C(0x0f0f0f0f);
   for (int64_t w = 0; w < n_words; ++w, words += CPU_PANEL) {
     for (int64_t u = 0; u < CPU_PANEL; u += 16) {
       v16 word = v16_load(words + u);
-      float *to = out + w * (8 / bits) * CPU_PANEL + u;
+      float *to = out + w * planes * CPU_PANEL + u;
       CPU_UNROLL(4)
-      for (int s = 0; s < 8 / bits; s++) {
+      for (int s = 0; s < planes; s++) {
         v16_store(to + s * CPU_PANEL, v16_and_bits(word, mask));
         word = bits == 2 ? v16_shift_bits(word, 2) : v16_shift_bits(word, 4);
       }

@@ -57,14 +57,14 @@ static inline int kernel_execs(kernel_exec out[KERNEL_EXECS]) {
   return n;
 }
 
-/* The same with every kind of sums of bytes that each has. */
+/* The same with every kind of sums of bytes that each has; the model of tiles only once. */
 static inline int kernel_byte_execs(kernel_exec out[KERNEL_BYTE_EXECS]) {
   int n = 0;
   for (int i = 0; i < CPU_ISA_COUNT * CPU_BYTES_COUNT * 2; ++i) {
     const cpu_isa isa = (cpu_isa)(i / 2 / CPU_BYTES_COUNT);
     const cpu_bytes_kind kind = (cpu_bytes_kind)(i / 2 % CPU_BYTES_COUNT);
     const cpu_byte_kernels *bytes = cpu_bytes_get(kind, isa);
-    if (bytes == NULL)
+    if (bytes == NULL || (kind == CPU_BYTES_TILES_MODEL && isa != CPU_ISA_PORTABLE))
       continue;
     out[n].x = (cpu_exec){cpu_kernels_get(isa), i % 2 == 1 ? kernel_pair() : NULL, bytes};
     snprintf(out[n].name, sizeof out[n].name, "%s, %s, %d thread(s)", cpu_isa_name(isa),

@@ -185,6 +185,8 @@ static void test_products_by_rounded_weights(void) {
     float *y = kernel_floats(d.s.m * d.s.n), *y_wanted = kernel_floats(d.s.m * d.s.n);
     float *dx = kernel_floats(d.s.m * d.s.k), *dx_wanted = kernel_floats(d.s.m * d.s.k);
     for (int kind = 1; kind < CPU_DOTS_COUNT; ++kind) {
+      if (kind_of(kind) == NULL)
+        continue;
       for (int64_t i = 0; i < d.s.m * d.s.n; ++i) {
         const int64_t r = i / d.s.n, c = i % d.s.n;
         y_wanted[i] = 0.5f * product(kind, d.x + r * d.s.k, w + c, d.s.n, d.s.k) + d.bias[c];
@@ -193,7 +195,7 @@ static void test_products_by_rounded_weights(void) {
         const int64_t r = i / d.s.k, c = i % d.s.k;
         dx_wanted[i] = 0.5f * product(kind, d.dy + r * d.s.n, w + c * d.s.n, 1, d.s.n) + d.bias[c];
       }
-      for (int i = n - 2; i < n && kind_of(kind) != NULL; ++i) { /* one thread and two */
+      for (int i = n - 2; i < n; ++i) { /* one thread and two */
         char what[64];
         snprintf(what, sizeof what, "%s %lldx%lldx%lld", cpu_dots_name((cpu_dots_kind)kind),
                  (long long)d.s.m, (long long)d.s.k, (long long)d.s.n);
@@ -226,8 +228,10 @@ static void test_gradients_of_weights_are_one_chain(void) {
     float *dw = kernel_memory(d.bytes), *wanted = kernel_memory(d.bytes);
     const int64_t elements = (int64_t)(d.bytes / sizeof *dw);
     for (int kind = 1; kind < CPU_DOTS_COUNT; ++kind) {
+      if (kind_of(kind) == NULL)
+        continue;
       plain_weights(&d, kind, wanted);
-      for (int i = n - 2; i < n && kind_of(kind) != NULL; ++i) {
+      for (int i = n - 2; i < n; ++i) {
         char what[64];
         snprintf(what, sizeof what, "%s %lldx%lldx%lld", cpu_dots_name((cpu_dots_kind)kind),
                  (long long)d.s.m, (long long)d.s.k, (long long)d.s.n);
