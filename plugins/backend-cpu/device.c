@@ -78,12 +78,24 @@ static int describe_kernels(cpu_isa isa, char *out_text, size_t room) {
                   own ? cpu_dots_name(dots) : "");
 }
 
+/* Everything but the flags: files of the system are read. */
+static void fill_info(opipe_device_info *out) {
+  char model[40] = "CPU", with[40];
+  out->max_threads = usable_cpus();
+  out->memory_bytes = cpu_total_memory("");
+  out->peak_flops = NOMINAL_FLOPS * out->max_threads;
+  out->bandwidth = NOMINAL_BANDWIDTH * out->max_threads;
+  out->launch_ns = 300.0;
+  out->alignment = CPU_ALIGN_BYTES;
+  (void)cpuinfo("model name", model, sizeof model);
+  const int length = describe_kernels(cpu_isa_detect(), with, sizeof with);
+  (void)snprintf(out->name, sizeof out->name, "%.*s %s", (int)sizeof out->name - 2 - length, model,
+                 with);
+}
+
 opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device_info *io_info,
                               opipe_error *err) {
   opipe_device_info full;
-  char model[40] = "CPU";
-  char with[40];
-  const cpu_isa isa = cpu_isa_detect();
   const uint32_t size = io_info->struct_size;
   const uint32_t known = (uint32_t)OPIPE_END(opipe_device_info, name);
   (void)self;
@@ -94,16 +106,8 @@ opipe_status cpu_device_query(opipe_instance *self, uint32_t index, opipe_device
   memset(&full, 0, sizeof full);
   full.struct_size = size;
   full.flags = OPIPE_DEVICE_HOST_MEMORY | OPIPE_DEVICE_SYNCHRONOUS;
-  full.max_threads = usable_cpus();
-  full.memory_bytes = cpu_total_memory("");
-  full.peak_flops = NOMINAL_FLOPS * full.max_threads;
-  full.bandwidth = NOMINAL_BANDWIDTH * full.max_threads;
-  full.launch_ns = 300.0;
-  full.alignment = CPU_ALIGN_BYTES;
-  (void)cpuinfo("model name", model, sizeof model);
-  const int length = describe_kernels(isa, with, sizeof with);
-  (void)snprintf(full.name, sizeof full.name, "%.*s %s", (int)sizeof full.name - 2 - length, model,
-                 with);
+  if (size > OPIPE_END(opipe_device_info, flags)) /* who asks for each message wants only these */
+    fill_info(&full);
   memcpy(io_info, &full, size < known ? size : known);
   return OPIPE_OK;
 }

@@ -39,13 +39,18 @@ static void check_devices(subject *s) {
              "rates and memory must be known");
   conf_check((s->info.alignment & (s->info.alignment - 1)) == 0 && s->info.alignment > 0,
              "alignment %u", s->info.alignment);
-  opipe_device_info shorter = {.struct_size = (uint32_t)OPIPE_END(opipe_device_info, memory_bytes),
-                               .peak_flops = -7,
-                               .bandwidth = -7};
-  conf_ok(s->t->device_query(s->self, s->index, &shorter, &err), &err,
-          "device_query of a shorter struct");
-  conf_check(shorter.peak_flops == -7 && shorter.bandwidth == -7,
-             "device_query writes beyond struct_size");
+  const size_t sizes[] = {OPIPE_END(opipe_device_info, flags),
+                          OPIPE_END(opipe_device_info, memory_bytes)};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; ++i) {
+    opipe_device_info shorter = {
+        .struct_size = (uint32_t)sizes[i], .memory_bytes = 7, .peak_flops = -7, .bandwidth = -7};
+    conf_ok(s->t->device_query(s->self, s->index, &shorter, &err), &err,
+            "device_query of a shorter struct");
+    conf_check(shorter.peak_flops == -7 && shorter.bandwidth == -7 &&
+                   (i == 1 || shorter.memory_bytes == 7),
+               "device_query writes beyond struct_size");
+    conf_check(shorter.flags == s->info.flags, "device_query of a shorter struct: other flags");
+  }
   err.message[0] = '\0';
   (void)conf_refused(s->t->device_query(s->self, n, &s->info, &err), &err,
                      "a device behind the last, by device_query,");
