@@ -75,13 +75,13 @@ ADDITIONS = (
         ("plugins/schedule-lastfirst/plugin.c", None, example_schedule()),
     )),
     ("a storage type", 1, (
-        ("abi/include/opipe/dtypes.h", "\n/* clang-format on */\n\n/* X(key, word): the types that training computes", DTYPE_ROW),
+        ("abi/include/opipe/dtypes.h", "\n/* clang-format on */\n\n/* X(key, word): the types in which training", DTYPE_ROW),
     )),
     ("an option", 3, (
-        ("abi/cli/tables.c", '    {RUN, "requests"', '    {RUN, "label", "TEXT", "stands before the outputs", TEXT(label)},\n'),
-        ("abi/cli/cli.h", "  uint32_t n_requests;", "  const char *label;\n"),
-        ("abi/cli/run.c", "  if (status == CLI_DONE)\n    cli_print_result(&result, &timing, true, &json);",
-         '  if (o->label != NULL)\n    (void)printf("%s\\n", o->label);\n'),
+        ("abi/cli/tables.c", '    {RUN, "requests"', '    {RUN, "label", "TEXT", "stands before the outputs", TEXT(run.label)},\n'),
+        ("abi/cli/cli.h", '  const char *check; /* NULL, "max"', "  const char *label;\n"),
+        ("abi/cli/run.c", "  if (status == CLI_DONE && s->team_rank != 0 && result.n_outputs != 0",
+         '  if (o->run.label != NULL)\n    (void)printf("%s\\n", o->run.label);\n'),
     )),
     ("a field of plan files", 3, (
         ("partition/plan/decision.h", "  uint32_t depth; ", "  uint32_t colour;             /* for people */\n"),
