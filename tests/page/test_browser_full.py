@@ -20,6 +20,7 @@ RECORDS = os.path.join(SOURCE, "tests", "bench", "records", "page")
 MOST_MS, PART, TRIES = 50, 0.95, 4
 PICTURE_BYTES = 200 << 10
 VIEW = "[view.first, view.last]"
+DEVICES = [word for n in range(4) for word in ("--device", f"emulated:{n}")]  # each rank has a cap of its own
 
 class Tester:
     def __init__(self, b, folder):
@@ -264,13 +265,13 @@ def main():
         with browser.Browser() as b:
             t = Tester(b, folder)
             plans = [os.path.join(folder, name + ".json") for name in ("one", "other")]
-            paths = {"plan": t.make("plan", ["plan", MODEL, "--train", *TRAINING, *STAGES, "--memory", "12MiB", "--html", "HTML", "-o", plans[0]]),
+            paths = {"plan": t.make("plan", ["plan", MODEL, "--train", *TRAINING, *STAGES, *DEVICES, "--memory", "12MiB", "--html", "HTML", "-o", plans[0]]),
                      "order": t.make("order", [*frames.ORDER, "-o", "HTML"]),
                      "stream": t.make("stream", ["plan", MODEL, "--auto=throughput", *["--device", "cpu,threads=1"] * 2, "--bind", "batch=1", "--html", "HTML"]),
-                     "far": t.make("far caps", ["plan", MODEL, "--train", *TRAINING, *STAGES, "--memory", "64GiB", "--html", "HTML"]),
+                     "far": t.make("far caps", ["plan", MODEL, "--train", *TRAINING, *STAGES, *DEVICES, "--memory", "64GiB", "--html", "HTML"]),
                      "measured": t.make("measured", ["train", MODEL, *TRAINING, "--stages", "2", "--microbatches", "8", "--schedule", "1f1b", "--steps", "4",
                                                      "--trace", "HTML"])}
-            t.make("other plan", ["plan", MODEL, "--train", *TRAINING, *STAGES[:-1], "zb-h1", "--html", "HTML", "-o", plans[1]])
+            t.make("other plan", ["plan", MODEL, "--train", *TRAINING, *STAGES[:-1], "zb-h1", *DEVICES, "--html", "HTML", "-o", plans[1]])
             paths["explain"] = t.make("explain", ["plan", "explain", *plans, "--html", "HTML"])
             for part in (content, keys, pointer, schemes):
                 part(t, paths["plan"])
