@@ -46,7 +46,7 @@ static inline opipe_status opipe_way_remote(const opipe_backend *backend, opipe_
                                             uint32_t index, bool *out_remote, opipe_error *err) {
   opipe_device_info info;
   memset(&info, 0, sizeof info);
-  /* what else there is takes time to find */
+  /* the flags alone: finding the rest takes time */
   info.struct_size = (uint32_t)OPIPE_END(opipe_device_info, flags);
   const opipe_status status = backend->device_query(self, index, &info, err);
   *out_remote = status >= 0 && (info.flags & OPIPE_DEVICE_HOST_MEMORY) == 0;

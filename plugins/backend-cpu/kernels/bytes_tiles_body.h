@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of bytes on tiles: rows rounded to 8 bits by packed codes, and integers by integers, as
  * codes_int8_body.h has them and with the same bits; included once for the instructions (AMX) and
- * once for their model (tiles.h).
+ * once for their model (tiles_body.h).
  *
  * A block of C has 32 rows by 64 columns, two by two tiles for each half of the columns; rows up to
  * 16 need half of the tiles. Four codes of 8 bits of a column are a word, as tiles of B want them;
@@ -11,7 +11,7 @@
 #define OPIPE_BACKEND_CPU_KERNELS_BYTES_TILES_BODY_H_
 
 #include "codes_int8_body.h"
-#include "tiles.h"
+#include "tiles_body.h"
 
 enum {
   BYTES_ROWS = 2 * TILE_EDGE, /* of a block of C */

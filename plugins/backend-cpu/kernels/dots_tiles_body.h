@@ -6,7 +6,7 @@
 
 #define DOTS_ROWS 32
 #include "dots_body.h"
-#include "tiles.h"
+#include "tiles_body.h"
 
 enum {
   TILE_B_BYTES = CPU_PANEL * 4, /* between rows */

@@ -44,7 +44,7 @@ static inline void model_zero(model_tiles *t, int tile) {
   memset(t->rows[tile], 0, sizeof t->rows[tile]);
 }
 
-/* LDTILECFG, as tiles.h uses tiles: 0, 1 (of C) and 4 (A) have `upper` rows, 2, 3 (C) and 5 (A)
+/* LDTILECFG, as tiles_body.h uses tiles: 0, 1 (of C) and 4 (A) have `upper` rows, 2, 3 (C) and 5 (A)
  * have `lower`, which may be 0; a row of A has `depth` words of four bytes, for which B has a row
  * each. */
 static inline void model_configure(model_tiles *t, int upper, int lower, int depth) {

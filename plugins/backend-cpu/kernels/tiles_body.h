@@ -12,8 +12,8 @@
  *
  * A block of C is two tiles of rows by two of columns: tiles 0 to 3. Tiles 4 and 5 are of A, 6 and
  * 7 of B. */
-#ifndef OPIPE_BACKEND_CPU_KERNELS_TILES_H_
-#define OPIPE_BACKEND_CPU_KERNELS_TILES_H_
+#ifndef OPIPE_BACKEND_CPU_KERNELS_TILES_BODY_H_
+#define OPIPE_BACKEND_CPU_KERNELS_TILES_BODY_H_
 
 #include <stdint.h>
 
