@@ -44,9 +44,9 @@ static inline void model_zero(model_tiles *t, int tile) {
   memset(t->rows[tile], 0, sizeof t->rows[tile]);
 }
 
-/* LDTILECFG, as tiles_body.h uses tiles: 0, 1 (of C) and 4 (A) have `upper` rows, 2, 3 (C) and 5 (A)
- * have `lower`, which may be 0; a row of A has `depth` words of four bytes, for which B has a row
- * each. */
+/* LDTILECFG, as tiles_body.h uses tiles: 0, 1 (of C) and 4 (A) have `upper` rows, 2, 3 (C) and 5
+ * (A) have `lower`, which may be 0; a row of A has `depth` words of four bytes, for which B has a
+ * row each. */
 static inline void model_configure(model_tiles *t, int upper, int lower, int depth) {
   const int rows[MODEL_TILES] = {upper, upper, lower, lower, upper, lower, depth, depth};
   for (int i = 0; i < MODEL_TILES; ++i) {
