@@ -26,9 +26,9 @@ static opipe_status tanhshrink_gradient(opi_grad *g, const opi_node *node, opipe
 
 """
 OPERATOR_ROW = """\
-    {OPI_OP("Tanhshrink", "", 1, 27, 1, 1, 1, 1), .infer = plain_infer, .work = work,
-     .carry = opi_carry_first, .gradient = tanhshrink_gradient,
-     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN)},
+    {OPI_OP("Tanhshrink", "", 1, OPI_NEWEST_ONNX, 1, 1, 1, 1), OPI_NO_ATTRS(22),
+     .infer = plain_infer, .work = work, .carry = opi_carry_first, .gradient = tanhshrink_gradient,
+     OPI_COLUMNS(NONE, COMMON, OTHER, ANY, NONE, PLAIN, NEVER)},
 """
 OPTIMIZER_ROW = """ \\
   X(SOFTLION, 3, "softlion", "soft Lion", OPIPE_TAKES_OF_SOFTLION, 1, 1, 1, -1, 0, 0.9, 0.99, 1e-8, 0)
