@@ -346,6 +346,15 @@ static opipe_status hear_rank(opipe_world *world, const shm_note *note, int fd, 
   return OPIPE_OK;
 }
 
+/* Ranks here may wait for memory that a message goes to: its number can be told before the note. */
+static void ring_here(const opipe_world *world) {
+  for (uint32_t r = 0; r < world->n_ranks; ++r) {
+    opipe_endpoint *endpoint = atomic_load(&world->seats[r].endpoint);
+    if (endpoint != NULL)
+      shm_ring(endpoint);
+  }
+}
+
 /* Text of a peer's, for messages. */
 static void hear_abort(opipe_world *world, const shm_note *note) {
   opipe_error why = OPIPE_ERROR_INIT;
@@ -366,7 +375,10 @@ opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, 
     case SHM_NOTE_RANK:
       return hear_rank(world, note, fds[0], err);
     case SHM_NOTE_SEGMENT:
-      return shm_map(world, note->rank, note->id, note->n_bytes, fds[0], err);
+      status = shm_map(world, note->rank, note->id, note->n_bytes, fds[0], err);
+      if (status >= 0)
+        ring_here(world);
+      return status;
     case SHM_NOTE_DROP:
       shm_drop(world, note->rank, note->id);
       return OPIPE_OK;
@@ -380,7 +392,10 @@ opipe_status shm_hear(opipe_world *world, shm_peer *peer, const shm_note *note, 
       hear_abort(world, note);
       return OPIPE_OK;
     case SHM_NOTE_LEND:
-      return shm_hear_lend(world, note, err);
+      status = shm_hear_lend(world, note, err);
+      if (status >= 0)
+        ring_here(world);
+      return status;
     case SHM_NOTE_TAKE:
       shm_hear_take(world, peer, note);
       return OPIPE_OK;

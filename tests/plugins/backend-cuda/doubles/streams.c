@@ -72,10 +72,37 @@ static bool is_ready(CUstream stream) {
   return w->kind == WORK_MEET ? w->over : w->kind != WORK_WAIT || done_of(w->event) >= w->number;
 }
 
+/* All events of the process: a real driver keeps those that a lost context leaves behind, too. */
+static CUevent events;
+static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static CUevent new_event(void) {
+  CUevent event = calloc(1, sizeof *event);
+  if (event == NULL)
+    return NULL;
+  (void)pthread_mutex_lock(&events_lock);
+  event->next = events;
+  event->at = &events;
+  if (events != NULL)
+    events->at = &event->next;
+  events = event;
+  (void)pthread_mutex_unlock(&events_lock);
+  return event;
+}
+
+static void drop_event(CUevent event) {
+  (void)pthread_mutex_lock(&events_lock);
+  *event->at = event->next;
+  if (event->next != NULL)
+    event->next->at = event->at;
+  (void)pthread_mutex_unlock(&events_lock);
+  free(event);
+}
+
 static void free_event(CUevent event) {
   if (event->told != NULL)
     cuda_double_state_end(event->fd, event->told, event->opened);
-  free(event);
+  drop_event(event);
 }
 
 static void let_go(CUevent event) {
@@ -553,7 +580,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
     return result;
   if (flags != 0 && flags != CUDA_EVENT_DISABLE_TIMING && flags != shared)
     return CUDA_INVALID_VALUE;
-  CUevent made = calloc(1, sizeof *made);
+  CUevent made = new_event();
   if (made == NULL)
     return CUDA_OUT_OF_MEMORY;
   made->timed = flags == 0;
@@ -562,7 +589,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
   if (flags == shared)
     made->state = cuda_double_state_share(&made->fd, &made->told);
   if (made->state == NULL) {
-    free(made);
+    drop_event(made);
     return CUDA_OUT_OF_MEMORY;
   }
   *event = made;
@@ -582,14 +609,14 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
   CUresult result = cuda_double_enter();
   if (result != CUDA_OK)
     return result;
-  CUevent made = calloc(1, sizeof *made);
+  CUevent made = new_event();
   if (made == NULL)
     return CUDA_OUT_OF_MEMORY;
   made->fd = -1;
   made->opened = true;
   result = cuda_double_state_open(&handle, &made->state, &made->told);
   if (result != CUDA_OK)
-    free(made);
+    drop_event(made);
   else
     *event = made;
   return result;

@@ -56,7 +56,8 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  cuda_double_state *state; /* `own`, or what other processes see, too */
+  struct CUevent_st *next, **at; /* of all */
+  cuda_double_state *state;      /* `own`, or what other processes see, too */
   cuda_double_state own;
   struct cuda_double_told *told; /* NULL: no other process sees it */
   int fd;                        /* of an event for other processes; -1 */
