@@ -137,7 +137,8 @@ int train_keep_state(const train_loop *l, uint32_t state, uint32_t version, cli_
       return cli_fail("out of memory");
     t->dtype = OPIPE_FLOAT;
     t->rank = info.rank;
-    memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
+    if (info.rank > 0) /* a scalar has no list */
+      memcpy(t->shape, info.shape, info.rank * sizeof(*t->shape));
     if (!cli_tensor_alloc(t))
       return cli_fail("out of memory for parameter '%s'", info.name);
     if (api->session_get(l->session, info.name, state, version, t->data, t->n_bytes, &err) < 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=120
+# ctest: timeout=120 label=nosan
 """Eight of the faults that one of several processes may have, each in another phase: every other process ends in time, with an error that
 names the process and what it was at; status, processes, sockets and checkpoints are as they must be. test_faults_full: all of them."""
 from command import need_command

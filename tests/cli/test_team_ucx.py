@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ctest: timeout=120
+# ctest: timeout=120 label=nosan
 """Teams whose messages all go by UCX over the loopback: the bits of threads, and faults named in time. test_team_ucx_full: the cases of the
 other team tests."""
 import ctypes
