@@ -12,7 +12,9 @@ target_compile_options(opi_flags INTERFACE
   -Wall -Wextra -Wno-missing-field-initializers -Wpedantic -Wshadow -Wconversion -Wvla -Wundef
   $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes -Wmissing-prototypes>
   $<$<BOOL:${OPIPE_WERROR}>:-Werror>
-  $<$<CONFIG:Release>:-O3>)
+  # A function that starts elsewhere in its cache line is up to 3 % faster or slower: a change in one
+  # must not move all the others.
+  "$<$<CONFIG:Release>:-O3;-falign-functions=64>")
 
 # Sanitizers change every target and also the compiler's idea of what may be uninitialised.
 set(OPI_NO_UNDEFINED -Wl,-z,defs)
