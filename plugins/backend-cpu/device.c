@@ -151,8 +151,7 @@ static opipe_status choose_kernels(opipe_device *device, cpu_bytes_kind bytes, o
   device->exec.bytes = cpu_bytes_get(bytes, device->isa);
   if (device->exec.bytes == NULL) {
     return opipe_fail(err, OPIPE_E_UNSUPPORTED,
-                      "backend cpu: int8=%s needs instructions that this machine lacks, or other "
-                      "kernels than %s",
+                      "backend cpu: int8=%s: this machine has none for kernels=%s",
                       cpu_bytes_name(bytes), cpu_isa_name(device->isa));
   }
   return OPIPE_OK;

@@ -14,13 +14,10 @@ const char *cpu_bytes_name(cpu_bytes_kind kind) {
 }
 
 bool cpu_bytes_parse(const char *name, cpu_bytes_kind *out_kind) {
-  for (int i = 0; i < CPU_BYTES_COUNT; ++i) {
-    if (strcmp(name, names[i]) == 0) {
-      *out_kind = (cpu_bytes_kind)i;
-      return true;
-    }
-  }
-  return false;
+  const int found = cpu_name_find(name, names, CPU_BYTES_COUNT);
+  if (found >= 0)
+    *out_kind = (cpu_bytes_kind)found;
+  return found >= 0;
 }
 
 #if defined(__x86_64__)

@@ -250,7 +250,7 @@ typedef struct codes_integer_panel {
   float scale[CPU_PANEL];
 } codes_integer_panel;
 
-/* Where the numbers of some rows of a panel go. */
+/* The place that the results of some rows of a panel are written to. */
 typedef struct codes_integer_place {
   float *to; /* its first column */
   int64_t stride;

@@ -16,13 +16,10 @@ const char *cpu_dots_name(cpu_dots_kind kind) {
 }
 
 bool cpu_dots_parse(const char *name, cpu_dots_kind *out_kind) {
-  for (int i = 0; i < CPU_DOTS_COUNT; ++i) {
-    if (strcmp(name, names[i]) == 0) {
-      *out_kind = (cpu_dots_kind)i;
-      return true;
-    }
-  }
-  return false;
+  const int found = cpu_name_find(name, names, CPU_DOTS_COUNT);
+  if (found >= 0)
+    *out_kind = (cpu_dots_kind)found;
+  return found >= 0;
 }
 
 /* Which processors multiply bf16 faster than fp32, and how; the first row that fits. Measured on

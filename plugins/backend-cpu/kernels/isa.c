@@ -174,6 +174,12 @@ const cpu_kernels *cpu_kernels_get(cpu_isa isa) {
 
 #endif
 
+int cpu_name_find(const char *name, const char *const *names, int n) {
+  while (n-- > 0 && strcmp(name, names[n]) != 0) {
+  }
+  return n;
+}
+
 static const char *const isa_names[CPU_ISA_COUNT] = {"portable", "avx2", "avx512"};
 
 const char *cpu_isa_name(cpu_isa isa) {
@@ -181,11 +187,8 @@ const char *cpu_isa_name(cpu_isa isa) {
 }
 
 bool cpu_isa_parse(const char *name, cpu_isa *out_isa) {
-  for (int i = 0; i < CPU_ISA_COUNT; ++i) {
-    if (strcmp(name, isa_names[i]) == 0) {
-      *out_isa = (cpu_isa)i;
-      return true;
-    }
-  }
-  return false;
+  const int found = cpu_name_find(name, isa_names, CPU_ISA_COUNT);
+  if (found >= 0)
+    *out_isa = (cpu_isa)found;
+  return found >= 0;
 }

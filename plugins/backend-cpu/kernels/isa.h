@@ -33,6 +33,9 @@ bool cpu_isa_sums_bytes(cpu_isa isa);
  * system for their registers, which holds for the process. Thread: any. */
 bool cpu_isa_tiles_bytes(void);
 
+/* The place of a name among `n` names; -1 when it is none of them. Thread: any. */
+int cpu_name_find(const char *name, const char *const *names, int n);
+
 /* "portable", "avx2", "avx512"; NULL for other values. */
 const char *cpu_isa_name(cpu_isa isa);
 

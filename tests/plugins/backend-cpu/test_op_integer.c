@@ -163,7 +163,7 @@ static void test_the_option(void) {
   } wrong[] = {{"int8=amx", OPIPE_E_INVALID, "int8=amx (plain, vnni, tiles, tiles-model or auto)"},
                {"int8=", OPIPE_E_INVALID, "int8= (plain"},
                {"kernels=portable,int8=vnni", OPIPE_E_UNSUPPORTED, "int8=vnni"},
-               {"kernels=portable,int8=tiles", OPIPE_E_UNSUPPORTED, "than portable"}};
+               {"kernels=portable,int8=tiles", OPIPE_E_UNSUPPORTED, "none for kernels=portable"}};
   static const char *const right[] = {"int8=auto", "int8=plain", "int8=tiles-model",
                                       "int8=plain,kernels=portable",
                                       "kernels=reference,int8=plain"};

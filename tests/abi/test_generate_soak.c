@@ -5,7 +5,7 @@
  * pages, memory and threads end where they began.
  *
  * OPIPE_SOAK_SECONDS: how long (20); the long run takes 1200, under ASan and under TSan.
- * ctest: timeout=1500 label=full */
+ * ctest: timeout=1500 label=soak */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
