@@ -163,6 +163,41 @@ static void test_two_worlds_in_one_process(void) {
   (void)munmap(notes, N_NOTES * sizeof *notes);
 }
 
+/* The bell, once nothing has rung it for a while. */
+static uint32_t quiet_bell(const end *e) {
+  const struct timespec pause = {.tv_nsec = 50000000};
+  uint32_t seen = 0;
+  do {
+    seen = e->t->doorbell(e->endpoint);
+    (void)nanosleep(&pause, NULL);
+  } while (e->t->doorbell(e->endpoint) != seen);
+  return seen;
+}
+
+/* A sender may know the number of its peer's memory before it knows the memory: it waits for its bell. */
+static void test_memory_of_another_process_rings_the_bell(void) {
+  note *notes = new_board();
+  side sides[2];
+  void *more = NULL;
+  memset(sides, 0, sizeof sides);
+  for (uint32_t i = 0; i < 2; ++i) {
+    sides[i].e.patience_ns = PATIENCE_NS;
+    OPI_ASSERT_FATAL(open_end(&sides[i].e, i, notes) == OPIPE_OK);
+  }
+  OPI_ASSERT_FATAL(both_ready(sides) == OPIPE_OK);
+  end *waits = &sides[0].e, *tells = &sides[1].e;
+  const uint32_t seen = quiet_bell(waits);
+  OPI_ASSERT_INT(tells->t->memory_alloc(tells->endpoint, BYTES, &more, &tells->err), OPIPE_OK);
+  const uint64_t start = now_ns(NULL);
+  while (waits->t->doorbell(waits->endpoint) == seen && now_ns(NULL) - start < PATIENCE_NS)
+    (void)waits->t->wait(waits->endpoint, seen, PATIENCE_NS, &waits->err);
+  OPI_ASSERT(waits->t->doorbell(waits->endpoint) != seen);
+  tells->t->memory_free(tells->endpoint, more);
+  close_end(waits);
+  close_end(tells);
+  (void)munmap(notes, N_NOTES * sizeof *notes);
+}
+
 static void test_ucx(void) {
   if (!take_ucx())
     OPI_SKIP("UCX (libucp.so.0) is not there");
@@ -173,5 +208,6 @@ static void test_ucx(void) {
 }
 
 OPI_TEST_MAIN("transports between processes", OPI_TEST(test_two_worlds_in_one_process),
+              OPI_TEST(test_memory_of_another_process_rings_the_bell),
               OPI_TEST(test_messages_and_sums),
               OPI_TEST(test_a_killed_process_is_an_error_in_the_other), OPI_TEST(test_ucx))
