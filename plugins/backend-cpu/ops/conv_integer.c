@@ -144,8 +144,8 @@ typedef struct block {
   int64_t image, pixel, pixels; /* [pixel, pixel + pixels) of an image */
 } block;
 
-/* Writes the channels of pixels [first, first + n) of the image as signed bytes, `stride` bytes from
- * one pixel to the next, and the sum of each pixel's channels, `sum_stride` bytes apart. */
+/* Writes the channels of pixels [first, first + n) of the image as signed bytes, `stride` bytes
+ * from one pixel to the next, and the sum of each pixel's channels, `sum_stride` bytes apart. */
 static void turn_pixels(const block *b, int64_t first, int64_t n, uint8_t *to, int64_t stride,
                         char *sums, int64_t sum_stride) {
   const conv_integer_plan *plan = b->call->plan;

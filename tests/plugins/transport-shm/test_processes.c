@@ -174,7 +174,8 @@ static uint32_t quiet_bell(const end *e) {
   return seen;
 }
 
-/* A sender may know the number of its peer's memory before it knows the memory: it waits for its bell. */
+/* A sender may know the number of its peer's memory before it knows the memory: it waits for its
+ * bell. */
 static void test_memory_of_another_process_rings_the_bell(void) {
   note *notes = new_board();
   side sides[2];
