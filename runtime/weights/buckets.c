@@ -120,8 +120,10 @@ static opipe_collect collect_of(const opi_weights *w, const opi_sum_bucket *b, b
 static opipe_status start(opi_weights *w, opi_holder *holder, opi_sum_bucket *b, uint32_t set,
                           opipe_error *err) {
   const opipe_collect what = collect_of(w, b, set != OPI_SETS);
-  list_regions(b, set);
+  if (!b->listed) /* asked again after PENDING, the others may already read the lists */
+    list_regions(b, set);
   const opipe_status status = opi_collect_start(w, holder, &b->member, &what, err);
+  b->listed = status == OPIPE_PENDING;
   b->started = status == OPIPE_OK;
   b->recorded = b->recorded && !b->started;
   return status;

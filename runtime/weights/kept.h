@@ -55,8 +55,9 @@ typedef struct opi_sum_bucket {
   uint32_t n_complete;       /* parameters whose gradient is complete in this mini-batch */
   bool collects;
   bool started, summed; /* in this mini-batch */
-  bool recorded;        /* `ready` is, for the sum that is due */
-  opipe_event *ready;   /* its gradients are complete; NULL on synchronous devices, of ties */
+  bool listed;        /* `all` and `own` are those of the collect at hand, which others may read */
+  bool recorded;      /* `ready` is, for the sum that is due */
+  opipe_event *ready; /* its gradients are complete; NULL on synchronous devices, of ties */
   opi_member member;
   opipe_region *all,
       *own;        /* [n_slots] of the collect at hand: whole masters, and the rank's parts */

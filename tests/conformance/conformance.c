@@ -16,9 +16,9 @@
 #include "conformance_tables.h"
 #include "conformance_watch.h"
 
-enum { SHOWN_MOST = 100 }; /* failures that are written */
-static unsigned n_passed, n_failed, n_skipped;
-static const char *case_name = "";
+enum { SHOWN_MOST = 100 };                             /* failures that are written */
+static _Atomic unsigned n_passed, n_failed, n_skipped; /* a transport's threads post to the board */
+static const char *_Atomic case_name = "";
 
 static void print_log(void *ctx, uint32_t level, const char *file, uint32_t line, const char *msg) {
   (void)ctx;
@@ -117,8 +117,7 @@ bool conf_check(bool passed, const char *fmt, ...) {
     ++n_passed;
     return true;
   }
-  ++n_failed;
-  if (n_failed <= SHOWN_MOST) {
+  if (++n_failed <= SHOWN_MOST) {
     va_list args;
     va_start(args, fmt);
     (void)printf("FAILED: %s: ", case_name);
