@@ -76,7 +76,10 @@ void opi_step_place(const opi_compiled *t, const opi_request *request, uint32_t 
                                            .first = opi_piece_row(t, piece, microbatch),
                                            .n = piece->rows},
                                   .tokens = {.carry = {.axis = -1}},
-                                  .member = member_part(slice->output_parts, index)};
+                                  .member = member_part(slice->output_parts, index),
+                                  .slice = slice,
+                                  .index = index,
+                                  .n_before = piece->graph % t->model->n_members};
   if (slice->n_outputs > index) {
     const opi_token_output *part = &slice->outputs[index];
     out_place->tokens = (opi_result_part){part->carry, part->n_whole, part->first, part->length};
@@ -159,7 +162,23 @@ static opipe_status part_runs(const opi_value *value, const opi_result_place *pl
   return opi_part_runs(extents, n, opi_dtype_bits(value->dtype) / 8, each, ctx);
 }
 
-/* The parts of all runs of a member, one after the other. */
+/* Has a member before this one entry `at`? The answer holds up to *io_end, which it may lower. */
+static bool is_before(const opi_result_place *place, int64_t at, int64_t *io_end) {
+  for (uint32_t m = 1; m <= place->n_before; ++m) {
+    const opi_port_part *part = &(place->slice - m)->output_parts[place->index];
+    for (uint32_t k = 0; k < part->n_runs; ++k) {
+      const int64_t first = part->runs[k].first, end = first + part->runs[k].n;
+      if (at >= first && at < end) {
+        *io_end = end < *io_end ? end : *io_end;
+        return true;
+      }
+      *io_end = first > at && first < *io_end ? first : *io_end;
+    }
+  }
+  return false;
+}
+
+/* The parts of all runs of a member, one after the other, but for what one before it has. */
 static opipe_status member_runs(const opi_value *value, const opi_result_place *place,
                                 opi_run_fn each, void *ctx) {
   const opi_port_part *part = place->member;
@@ -168,10 +187,18 @@ static opipe_status member_runs(const opi_value *value, const opi_result_place *
   for (int32_t d = part->axis + 1; d < value->rank; ++d)
     unit *= (uint64_t)value->shape[d];
   member_run one = {.row = (uint64_t)value->shape[part->axis] * unit, .each = each, .ctx = ctx};
-  for (uint32_t k = 0; k < part->n_runs && status == OPIPE_OK; ++k) {
-    one.block = (uint64_t)part->runs[k].n * unit;
-    status = part_runs(value, place, &part->runs[k], move_run, &one);
-    one.first += one.block;
+  for (uint32_t k = 0; k < part->n_runs; ++k) {
+    const int64_t run_end = part->runs[k].first + part->runs[k].n;
+    int64_t end = 0;
+    for (int64_t at = part->runs[k].first; at < run_end && status == OPIPE_OK; at = end) {
+      end = run_end;
+      const bool skips = part->shared && is_before(place, at, &end);
+      const opi_shard_run run = {.first = at, .n = end - at};
+      one.block = (uint64_t)run.n * unit;
+      if (!skips)
+        status = part_runs(value, place, &run, move_run, &one);
+      one.first += one.block;
+    }
   }
   return status;
 }

@@ -13,10 +13,12 @@ typedef struct opi_result_part {
 } opi_result_part;
 
 /* The place of a part in a result: rows and tokens of a micro-batch, and the entries that a member
- * of a tensor group has. */
+ * of a tensor group has. What several members have, the first of them writes. */
 typedef struct opi_result_place {
   opi_result_part rows, tokens;
-  const opi_port_part *member; /* NULL: all entries */
+  const opi_port_part *member;    /* NULL: all entries */
+  const opi_variant_slice *slice; /* of the member; those of the n_before members before it */
+  uint32_t index, n_before;       /* stand before it. index: of the output */
 } opi_result_place;
 
 /* The part of a feed of `value` that has `shape` [value->rank] and begins at index `first` of
