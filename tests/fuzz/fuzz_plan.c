@@ -163,7 +163,7 @@ static void check_annotated(const plan_bench *b, opipe_plan *plan) {
       .struct_size = (uint32_t)sizeof load, .data = text.data, .n_bytes = text.n};
   must_do("loaded with the file", b->api->model_load(b->context, &load, &model, &err), &err);
   must_do("seen in the file", b->api->model_info(model, &info, &err), &err);
-  must(info.n_annotated_stages <= plan_behind(plan)->n_stages,
+  must(info.n_annotated_stages <= plan_behind(plan)->decided.n_stages,
        "the file has more stages than the plan");
   b->api->model_destroy(model);
   free(text.data);

@@ -39,10 +39,11 @@ static bool is_seeded(const plan_bench *b, const opi_plan *p) {
   bool transport = false;
   for (uint32_t i = 0; i < b->n_seeds && !transport; ++i) {
     const char *text = json_string_value(json_object_get(b->seeds[i].root, "transport"));
-    transport = text != NULL && strcmp(text, p->transport) == 0;
+    transport = text != NULL && strcmp(text, p->decided.transport) == 0;
   }
-  for (uint32_t r = 0; r < p->n_ranks; ++r) {
-    if (strcmp(p->devices[r].kind, "cpu") != 0 || p->devices[r].threads > THREADS_MOST)
+  for (uint32_t r = 0; r < p->decided.n_ranks; ++r) {
+    if (strcmp(p->decided.devices[r].kind, "cpu") != 0 ||
+        p->decided.devices[r].threads > THREADS_MOST)
       return false;
   }
   return transport;
@@ -50,11 +51,11 @@ static bool is_seeded(const plan_bench *b, const opi_plan *p) {
 
 static bool is_small(const opi_plan *p) {
   uint64_t total = 0;
-  if (p->n_ranks > RANKS_MOST || p->n_actions > ACTIONS_MOST)
+  if (p->decided.n_ranks > RANKS_MOST || p->decided.n_actions > ACTIONS_MOST)
     return false;
-  for (uint32_t r = 0; r < p->n_ranks; ++r) {
-    total += p->memory[r].total_bytes;
-    if (p->memory[r].total_bytes > BYTES_MOST)
+  for (uint32_t r = 0; r < p->decided.n_ranks; ++r) {
+    total += p->predicted.memory[r].total_bytes;
+    if (p->predicted.memory[r].total_bytes > BYTES_MOST)
       return false;
   }
   return total <= BYTES_MOST;
@@ -104,7 +105,7 @@ static const opi_value *judged(const opi_graph *g, const char *name) {
 }
 
 static bool put_labels(running *run, batch *b, opi_test_random *random) {
-  const opi_loss *loss = &plan_behind(run->plan)->train->loss;
+  const opi_loss *loss = &plan_behind(run->plan)->decided.train->loss;
   const opi_value *output = judged(run->bound->graph, loss->output);
   const bool classes = loss->kind == OPI_LOSS_CROSS_ENTROPY;
   const int32_t rank = output->rank - (classes ? 1 : 0);
@@ -132,7 +133,7 @@ static bool make_batches(running *run) {
                      &random))
         return false;
     }
-    if (plan_behind(run->plan)->train != NULL && !put_labels(run, b, &random))
+    if (plan_behind(run->plan)->decided.train != NULL && !put_labels(run, b, &random))
       return false;
   }
   return g->n_outputs > 0;
@@ -148,7 +149,7 @@ static opipe_status submit(running *run, opipe_session *session, uint32_t round,
                                       .n_inputs = b->n,
                                       .io_stride = sizeof(opipe_binding_io),
                                       .inputs = b->inputs};
-  return plan_behind(run->plan)->train != NULL
+  return plan_behind(run->plan)->decided.train != NULL
              ? api->session_train_step(session, &params, out_request, &run->err)
              : api->session_submit(session, &params, out_request, &run->err);
 }
@@ -182,7 +183,7 @@ static void take_weights(running *run, opipe_session *session, plan_text *out) {
 /* The prediction stands in the file, changed or not; the session counted for itself. */
 static void check_memory(running *run, opipe_session *session) {
   const opipe_api *api = run->bench->api;
-  for (uint32_t r = 0; r < plan_behind(run->plan)->n_ranks; ++r) {
+  for (uint32_t r = 0; r < plan_behind(run->plan)->decided.n_ranks; ++r) {
     opipe_memory_info p = {.struct_size = (uint32_t)sizeof p};
     opipe_memory_info m = {.struct_size = (uint32_t)sizeof m};
     must(api->plan_memory(run->plan, r, &p, &run->err) == OPIPE_OK, run->err.message);
@@ -255,14 +256,15 @@ void plan_run(const plan_bench *bench, opipe_plan *plan, uint32_t choice, plan_t
   must(opi_context_evaluator(plan_object(bench->context, OPI_HANDLE_CONTEXT), &base.evaluator,
                              &run.err) == OPIPE_OK,
        run.err.message);
-  must(opi_plan_bind(p, object->model->file, &base, p->batch_dim == NULL ? 0 : p->batch_rows,
+  must(opi_plan_bind(p, object->model->file, &base,
+                     p->decided.binding.batch_dim == NULL ? 0 : p->decided.binding.batch_rows,
                      &run.bound, &run.err) == OPIPE_OK,
        run.err.message);
   if (make_batches(&run)) {
     const bool opened = run_under(&run, choice % 2 == 0 ? 0 : OPIPE_SESSION_POISON, &a);
     tally->not_opened += !opened;
-    tally->ran += opened && p->train == NULL;
-    tally->trained += opened && p->train != NULL;
+    tally->ran += opened && p->decided.train == NULL;
+    tally->trained += opened && p->decided.train != NULL;
     must(!opened || run_under(&run, OPIPE_SESSION_REFERENCE, &b), run.err.message);
     must(!opened || (a.n > 0 && a.n == b.n && memcmp(a.data, b.data, a.n) == 0),
          "results are not the reference's");
