@@ -177,7 +177,7 @@ static void fork_by(bool driven) {
                                    .on_logits = fork_in_logits,
                                    .on_end = release_in_end};
   OPI_ASSERT_OK_FATAL(opi_sequence_open(w.generator, &p, &handle, &w.err), &w.err);
-  while (f.n_ends < 2 && driven)
+  while (driven && f.n_ends < 2)
     opi_generator_step(w.generator);
   while (!driven && wait_all(handle, UINT64_MAX, &w.err) != OPIPE_E_STATE) {
   }
