@@ -195,6 +195,18 @@ static opi_request *pool_entry(opi_session *s, uint32_t index) {
   return request;
 }
 
+bool opi_session_only_passes(opi_session *s) {
+  bool over = true;
+  opi_lock_take(&s->waits.lock);
+  for (uint32_t i = 0; i < s->pool.n && over; ++i) {
+    const uint32_t state = atomic_load(&s->pool.all[i]->caller->state);
+    over = state == OPI_REQUEST_FREE || (state & OPI_REQUEST_PASSED) != 0 ||
+           (state & OPI_REQUEST_PROGRESS) == OPI_REQUEST_FINISHED;
+  }
+  opi_lock_give(&s->waits.lock);
+  return over;
+}
+
 static bool is_ending(const opi_request *request) {
   const uint32_t state = atomic_load(&request->caller->state), phase = state & OPI_REQUEST_PROGRESS;
   return phase == OPI_REQUEST_ENDING || phase == OPI_REQUEST_TELLING ||

@@ -100,6 +100,9 @@ opipe_status opi_result_ask(const opi_setup *setup, const opipe_submit_params *p
                             opipe_error *err);
 /* Ends all unfinished requests of a failed session, unless a rank still touches their memory. */
 void opi_session_settle(opi_session *session);
+/* Are all unfinished requests their callers' already (they were cancelled, or other ranks made
+ * their results), so that the ranks here only have to pass them? */
+bool opi_session_only_passes(opi_session *session);
 /* Is a request about to be handed back? It does not count in n_unfinished any more. */
 bool opi_session_is_ending(opi_session *session);
 

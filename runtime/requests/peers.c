@@ -113,13 +113,19 @@ void opi_peers_leave(opi_session *s) {
   opi_peers *p = s->peers;
   const struct timespec again = {.tv_nsec = 50000};
   if (p == NULL || p->n_lanes == 0 || !s->opened || opi_session_failed(s->setup) ||
-      atomic_load(&s->n_unfinished) != 0)
+      (atomic_load(&s->n_unfinished) != 0 && !opi_session_only_passes(s)))
     return;
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
-  atomic_store(&p->leaving, 1);
   if (s->setup->threads == OPIPE_THREADS_HOST && !s->lingers &&
       opi_session_start(s->setup, NULL) < 0)
     return; /* the host does not drive any more */
+  /* The others still need what cancelled requests send, and the word that they were cancelled. */
+  while (atomic_load(&s->n_unfinished) != 0 && !opi_session_failed(s->setup) &&
+         opi_clock_ns() < until)
+    (void)nanosleep(&again, NULL);
+  if (atomic_load(&s->n_unfinished) != 0)
+    return;
+  atomic_store(&p->leaving, 1);
   for (uint32_t i = 0; i < s->setup->n_here; ++i)
     s->setup->transport->ring(s->setup->ranks[s->setup->here[i]].endpoint);
   while (atomic_load(&p->n_left) < p->n_lanes && !opi_session_failed(s->setup) &&

@@ -213,27 +213,13 @@ static opipe_status list_ways(const opi_compiled *t, opi_trace_list *list, opipe
   return OPIPE_OK;
 }
 
-/* Are all unfinished requests their callers' already, so that ranks without a part in them only
- * have to pass them? */
-static bool only_passes(opi_session *s) {
-  bool over = true;
-  opi_lock_take(&s->waits.lock);
-  for (uint32_t i = 0; i < s->pool.n && over; ++i) {
-    const uint32_t state = atomic_load(&s->pool.all[i]->caller->state);
-    over = state == OPI_REQUEST_FREE || (state & OPI_REQUEST_PASSED) != 0 ||
-           (state & OPI_REQUEST_PROGRESS) == OPI_REQUEST_FINISHED;
-  }
-  opi_lock_give(&s->waits.lock);
-  return over;
-}
-
 /* Waits for ranks that have yet to pass requests whose callers have the results already. Does not
  * wait for host-driven ranks, which the caller may have to drive. */
 static void wait_for_passes(opi_session *s) {
   const struct timespec again = {.tv_nsec = 100000};
   const uint64_t until = opi_later_ns(opi_clock_ns(), s->setup->watchdog_ns);
   while (s->setup->threads != OPIPE_THREADS_HOST && !opi_session_failed(s->setup) &&
-         atomic_load(&s->n_unfinished) != 0 && only_passes(s) && opi_clock_ns() < until)
+         atomic_load(&s->n_unfinished) != 0 && opi_session_only_passes(s) && opi_clock_ns() < until)
     (void)nanosleep(&again, NULL);
 }
 
