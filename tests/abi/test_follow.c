@@ -34,8 +34,9 @@ static void open_alone(member *m, opipe_plan_params p, opipe_plan **out_plan,
 }
 
 /* Opens the session in both; the other process follows it to its end. True: this is process 0. */
-static bool lead(member *m) {
-  const opipe_session_params p = followed(m);
+static bool lead_with(member *m, uint32_t max_shapes) {
+  opipe_session_params p = followed(m);
+  p.max_shapes = max_shapes;
   MUST_OK(kit_open(&m->k, &p), &m->k.err);
   if (me == 0)
     return true;
@@ -44,6 +45,10 @@ static bool lead(member *m) {
   MUST_OK(m->k.api->session_info(m->k.session, &info, &m->k.err), &m->k.err);
   MUST(info.requests_done > 0);
   return false;
+}
+
+static bool lead(member *m) {
+  return lead_with(m, 0);
 }
 
 /* ---- requests of three shapes, from four threads ---- */
@@ -175,8 +180,78 @@ static void many_requests(void) {
   leave(&m);
 }
 
+/* ---- requests that are cancelled while a shape is new: the cancel comes before process 0's word
+ * ---- */
+
+enum { CANCELLERS = 2, NEW_SHAPES = 120, AT_ONCE = 3 };
+static atomic_bool no_more;
+
+/* Several at once, so that some are under way when they are cancelled. */
+static void *be_canceller(void *arg) {
+  const client *c = arg;
+  const opipe_api *api = c->m->k.api;
+  const int64_t dims[] = {BATCH, SEQ};
+  const opipe_binding_io io = kit_ids(ids, dims);
+  const struct timespec pause = {.tv_nsec = 100000};
+  opipe_request *requests[AT_ONCE];
+  opipe_error err = OPIPE_ERROR_INIT;
+  opipe_submit_params params = opipe_submit_params_init();
+  params.n_inputs = 1;
+  params.inputs = &io;
+  params.stream = c->number;
+  while (!atomic_load(&no_more)) {
+    for (uint32_t i = 0; i < AT_ONCE; ++i) {
+      MUST_OK(api->session_submit_wait(c->session, OPIPE_START_REQUEST, &params, UINT64_MAX,
+                                       &requests[i], &err),
+              &err);
+    }
+    (void)nanosleep(&pause, NULL);
+    for (uint32_t i = AT_ONCE; i-- > 0;)
+      (void)api->request_cancel(requests[i], NULL);
+    for (uint32_t i = 0; i < AT_ONCE; ++i) {
+      const opipe_status status = api->request_wait(requests[i], UINT64_MAX, &err);
+      MUST(status == OPIPE_OK || status == OPIPE_E_CANCELLED);
+      api->request_release(requests[i]);
+    }
+  }
+  return NULL;
+}
+
+static void cancels_among_new_shapes(void) {
+  member m;
+  client clients[CANCELLERS];
+  pthread_t threads[CANCELLERS];
+  join(&m, false);
+  const opipe_plan_params p = four_ranks(&m);
+  plan(&m, &p);
+  if (lead_with(&m, 6)) { /* of 29: all are forgotten before they come again */
+    for (uint32_t t = 0; t < CANCELLERS; ++t) {
+      clients[t] = (client){.m = &m, .session = m.k.session, .number = t};
+      MUST(pthread_create(&threads[t], NULL, be_canceller, &clients[t]) == 0);
+    }
+    for (uint32_t i = 0; i < NEW_SHAPES; ++i) {
+      const int64_t dims[] = {1 + i / (SEQ - 1) % BATCH, 1 + i % (SEQ - 1)};
+      const opipe_binding_io io = kit_ids(ids, dims);
+      opipe_submit_params params = opipe_submit_params_init();
+      opipe_request *request = NULL;
+      params.n_inputs = 1;
+      params.inputs = &io;
+      MUST_OK(m.k.api->session_submit_wait(m.k.session, OPIPE_START_REQUEST, &params, UINT64_MAX,
+                                           &request, &m.k.err),
+              &m.k.err);
+      MUST_OK(m.k.api->request_wait(request, UINT64_MAX, &m.k.err), &m.k.err);
+      m.k.api->request_release(request);
+    }
+    atomic_store(&no_more, true);
+    for (uint32_t t = 0; t < CANCELLERS; ++t)
+      MUST(pthread_join(threads[t], NULL) == 0);
+  }
+  leave(&m);
+}
+
 static void test_requests(void) {
   run_case("requests", many_requests, NULL);
+  run_case("cancels", cancels_among_new_shapes, NULL);
 }
 
 /* ---- requests allocate nothing in the steady state ---- */

@@ -376,6 +376,7 @@ void opi_follow_close(opi_session_object *s) {
   for (uint32_t i = 0; i < f->n_requests; ++i)
     opi_free(a, f->requests[i].bytes, f->requests[i].room);
   opi_free(a, f->requests, f->n_requests * sizeof *f->requests);
+  opi_free(a, f->cancels, f->cancels_room * sizeof *f->cancels);
   opi_free(a, f, sizeof *f);
   s->meeting.follow = NULL;
 }

@@ -69,8 +69,10 @@ struct opi_following {
   uint32_t start, state;
   bool is_prepared;
   /* the others */
-  bool awaits_word;     /* the request that is repeated was only prepared */
-  uint64_t accepted;    /* the number that it then got */
+  bool awaits_word;  /* the request that is repeated was only prepared */
+  uint64_t accepted; /* the number that it then got */
+  uint64_t *cancels; /* [n_cancels] requests whose cancel came before that word */
+  uint32_t n_cancels, cancels_room;
   opipe_binding_io *io; /* [n_io] */
   uint32_t n_io;
   opi_followed_request *requests; /* [n_requests] */

@@ -34,10 +34,30 @@ static opipe_status hear(opi_following *f, opi_followed *out, opipe_error *err) 
   return OPIPE_OK;
 }
 
+/* Keeps a cancel for later: a request is being submitted, under the session's lock. */
+static opipe_status keep_cancel(opi_following *f, uint64_t number, opipe_error *err) {
+  const opipe_allocator *a = &f->session->plan->model->context->allocator;
+  if (f->n_cancels == f->cancels_room) {
+    const uint32_t room = 2 * f->cancels_room + 16;
+    uint64_t *grown =
+        opi_resize(a, f->cancels, f->cancels_room * sizeof *grown, room * sizeof *grown);
+    if (grown == NULL)
+      return opi_fail_nomem(err, room * sizeof *grown, "cancels of a followed session");
+    f->cancels = grown;
+    f->cancels_room = room;
+  }
+  f->cancels[f->n_cancels++] = number;
+  return OPIPE_OK;
+}
+
 opipe_status opi_follow_await(opi_following *f, opipe_error *err) {
   opi_followed word;
   f->awaits_word = false;
   OPI_TRY(hear(f, &word, err));
+  while (word.what == OPI_CALL_CANCEL) { /* told by another thread than that which submits */
+    OPI_TRY(keep_cancel(f, word.number, err));
+    OPI_TRY(hear(f, &word, err));
+  }
   f->accepted = word.number;
   if (word.what == OPI_CALL_ACCEPTED)
     return OPIPE_OK;
@@ -274,7 +294,10 @@ static opipe_status repeat(opi_following *f, const opi_followed *head, opipe_err
   switch (head->what) {
     case OPI_CALL_SUBMIT:
     case OPI_CALL_PREPARE:
-      return repeat_submit(f, head, err);
+      OPI_TRY(repeat_submit(f, head, err));
+      while (f->n_cancels > 0)
+        repeat_cancel(f, f->cancels[--f->n_cancels]);
+      return OPIPE_OK;
     case OPI_CALL_CANCEL:
       repeat_cancel(f, head->number);
       return OPIPE_OK;
