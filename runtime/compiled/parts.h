@@ -13,7 +13,7 @@ typedef struct opi_result_part {
 } opi_result_part;
 
 /* The place of a part in a result: rows and tokens of a micro-batch, and the entries that a member
- * of a tensor group has. What several members have, the first of them writes. */
+ * of a tensor group has. The first of the members that have an entry writes it. */
 typedef struct opi_result_place {
   opi_result_part rows, tokens;
   const opi_port_part *member;    /* NULL: all entries */

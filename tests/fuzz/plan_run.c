@@ -256,7 +256,7 @@ void plan_run(const plan_bench *bench, opipe_plan *plan, uint32_t choice, plan_t
   must(opi_context_evaluator(plan_object(bench->context, OPI_HANDLE_CONTEXT), &base.evaluator,
                              &run.err) == OPIPE_OK,
        run.err.message);
-  must(opi_plan_bind(p, object->model->file, &base,
+  must(opi_plan_bind(&p->decided, object->model->file, &base,
                      p->decided.binding.batch_dim == NULL ? 0 : p->decided.binding.batch_rows,
                      &run.bound, &run.err) == OPIPE_OK,
        run.err.message);
