@@ -98,6 +98,70 @@ static void test_outputs_are_joined_by_columns_and_rows(void) {
   OPI_ASSERT_BITS(result, whole, ALL, OPIPE_FLOAT);
 }
 
-OPI_TEST_MAIN("parts of members", OPI_TEST(test_parameters_are_packed_run_by_run),
+/* ---- entries that several members have ---- */
+
+enum { MEMBERS = 3, RUNS_MOST = 2 };
+static const opi_shard_run shared_runs[MEMBERS][RUNS_MOST] = {{{0, 4}}, {{2, 3}, {7, 2}}, {{3, 7}}};
+static const uint32_t n_shared_runs[MEMBERS] = {1, 2, 1};
+
+/* A member's entries, each with its number. */
+static uint32_t make_part(uint32_t member, float *part) {
+  uint32_t n = 0;
+  for (int64_t o = 0; o < OUTER; ++o) {
+    for (uint32_t k = 0; k < n_shared_runs[member]; ++k) {
+      for (int64_t e = 0; e < shared_runs[member][k].n * INNER; ++e)
+        part[n++] = (float)member;
+    }
+  }
+  return n;
+}
+
+static bool has(uint32_t member, int64_t column) {
+  for (uint32_t k = 0; k < n_shared_runs[member]; ++k) {
+    const opi_shard_run *run = &shared_runs[member][k];
+    if (column >= run->first && column < run->first + run->n)
+      return true;
+  }
+  return false;
+}
+
+static void test_the_first_that_has_an_entry_writes_it(void) {
+  opi_port_part parts[MEMBERS];
+  opi_variant_slice slices[MEMBERS];
+  float result[ALL], part[ALL];
+  memset(slices, 0, sizeof slices);
+  memset(result, 0xff, sizeof result);
+  for (uint32_t m = 0; m < MEMBERS; ++m) {
+    parts[m] = (opi_port_part){.axis = 1,
+                               .n_runs = n_shared_runs[m],
+                               .shared = true,
+                               .n_whole = WIDE,
+                               .runs = shared_runs[m]};
+    slices[m].output_parts = &parts[m];
+  }
+  for (uint32_t m = MEMBERS; m-- > 0;) { /* the last one first: it must leave the others' alone */
+    const uint32_t n = make_part(m, part);
+    int64_t shape[] = {OUTER, n / OUTER / INNER, INNER};
+    const opi_value value = {
+        .name = "y", .dtype = OPIPE_FLOAT, .rank = 3, .shape = shape, .n_bytes = n * sizeof(float)};
+    const opi_result_place place = {.rows = {.carry = {.axis = -1}},
+                                    .tokens = {.carry = {.axis = -1}},
+                                    .member = &parts[m],
+                                    .slice = &slices[m],
+                                    .n_before = m};
+    const opi_result to = {.data = (char *)result};
+    opi_result_put(&to, &value, &place, (const char *)part);
+    for (int64_t i = 0; i < ALL; ++i) {
+      const int64_t column = i / INNER % WIDE;
+      uint32_t first = 0;
+      while (first < MEMBERS && !has(first, column))
+        ++first;
+      OPI_ASSERT_INT(result[i] == (float)m, first == m);
+    }
+  }
+}
+
+OPI_TEST_MAIN("parts of members", OPI_TEST(test_the_first_that_has_an_entry_writes_it),
+              OPI_TEST(test_parameters_are_packed_run_by_run),
               OPI_TEST(test_one_piece_of_the_file_is_no_copy),
               OPI_TEST(test_outputs_are_joined_by_columns_and_rows))
