@@ -39,7 +39,7 @@ def run(case):
     said = done.stdout.decode("utf-8", "replace")
     lines = said.splitlines()
     if SANITIZED and case.defect in defects.WILD:
-        return None if "ERROR: AddressSanitizer: " in said else "no sanitizer's report: %s" % said[-500:]
+        return None if "ERROR: AddressSanitizer: " in said or ": runtime error: " in said else "no sanitizer's report: %s" % said[-500:]
     if not lines or " passed, " not in lines[-1] and not any(" passed, " in line for line in lines):
         return "status %d, no summary: %s" % (done.returncode, said[-500:])
     if not case.text:

@@ -69,7 +69,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
   *handle = NULL;
   if (status != CUDA_DNN_SUCCESS)
     return status;
-  *handle = cuda_double_current() != NULL ? calloc(1, sizeof **handle) : NULL;
+  *handle = cuda_double_handle(sizeof **handle);
   return *handle != NULL ? CUDA_DNN_SUCCESS : dnn_fail(CUDA_DNN_NOT_INITIALIZED, "no context");
 }
 

@@ -98,5 +98,8 @@ void cuda_double_hold(CUstream stream, bool hold);
 int cuda_double_context_device(CUcontext context);
 /* A context of the host's own on top of the calling thread's stack; popped by NULL. */
 CUcontext cuda_double_current(void);
+/* A library's handle of n_bytes, zeroed; NULL without a context. The newest are remembered: a real
+ * library keeps those that a lost context leaves behind, so that nobody counts them as leaks. */
+void *cuda_double_handle(size_t n_bytes);
 
 #endif /* OPIPE_TEST_CUDA_DRIVER_H_ */

@@ -77,7 +77,7 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
-  *handle = cuda_double_current() != NULL ? calloc(1, sizeof **handle) : NULL;
+  *handle = cuda_double_handle(sizeof **handle);
   return *handle != NULL ? CUDA_LT_SUCCESS : 1; /* not initialised */
 }
 
